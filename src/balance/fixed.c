@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+** Fixed bags: the first assignments, and how a bag deals a sequence to its ranks.
+**
+** A sequence goes to one bag of its home's group and is dealt in equal shares, or by speed where
+** speeds differ. What no bag can take under max_chunk_size or the memory cap goes to adjacent
+** bags together. Two greedy rules start the search: the load that results, and the published
+** rule (least assigned work per capacity), which is there so that we are never worse than it.
+*/
+#include <math.h>
+#include <string.h>
+
+#include "knapsack.h"
+
+/* ------------------------------------------------------------------- shares */
+
+/* Heads by largest remainder of speed, tokens so that time comes out even. */
+static void deal_by_speed(const kfi_world *w, const kfi_item *it, int32_t first, int32_t g,
+                          kfi_share *set) {
+  double speed = 0, l = (double)it->len, head_s = kfi_head_s(w, it);
+  double token_s = it->factor * w->linear_s, time = 0;
+  int32_t heads = w->heads;
+  int64_t tokens = it->len;
+  for (int32_t i = 0; i < g; i++) speed += w->speed[first + i];
+  for (int32_t i = 0; i < g; i++) {
+    set[i] = (kfi_share){first + i, (int32_t)(w->heads * w->speed[first + i] / speed), 0};
+    heads -= set[i].heads;
+  }
+  for (; heads > 0; heads--) { /* to the rank that lacks most */
+    int32_t best = 0;
+    double most = -1;
+    for (int32_t i = 0; i < g; i++) {
+      double lack = w->heads * w->speed[first + i] / speed - set[i].heads;
+      if (lack > most) most = lack, best = i;
+    }
+    set[best].heads++;
+  }
+  time = (token_s * l + head_s * w->heads) / speed;
+  for (int32_t i = 0; i < g; i++) {
+    double t = token_s > 0 ? (time * w->speed[first + i] - head_s * set[i].heads) / token_s : l / g;
+    int64_t most = w->max_chunk < tokens ? w->max_chunk : tokens;
+    set[i].tokens = t <= 0 ? 0 : t < (double)most ? (int64_t)t : most;
+    tokens -= set[i].tokens;
+  }
+  for (int32_t i = 0; tokens > 0; i = (i + 1) % g) { /* a handful that rounding left */
+    int64_t more = (tokens + g - 1) / g;
+    if (more > w->max_chunk - set[i].tokens) more = w->max_chunk - set[i].tokens;
+    set[i].tokens += more;
+    tokens -= more;
+  }
+}
+
+/*
+** Deal item `it` to ranks first .. first+g-1. Remainders of tokens and heads go to the ranks
+** that `load` says have least (NULL: the first ones); ties by rank. load is brought up to date.
+*/
+void kfi_deal(const kfi_world *w, const kfi_item *it, int32_t first, int32_t g, double *load,
+              kfi_share *set) {
+  int64_t tokens = it->len / g, more_tokens = it->len % g;
+  int32_t heads = w->heads / g, more_heads = w->heads % g;
+  double token_s = it->factor * w->linear_s, head_s = kfi_head_s(w, it);
+  bool equal = true;
+  for (int32_t i = 1; i < g; i++) equal &= w->speed[first + i] == w->speed[first];
+  if (!equal) {
+    deal_by_speed(w, it, first, g, set);
+  } else {
+    for (int32_t i = 0; i < g; i++) set[i] = (kfi_share){first + i, heads, tokens};
+    for (int pass = 0; pass < 2; pass++) { /* heads first: they are dearer */
+      int64_t more = pass == 0 ? more_heads : more_tokens;
+      for (int64_t k = 0; k < more; k++) {
+        int32_t best = -1;
+        double least = INFINITY;
+        for (int32_t i = 0; i < g; i++) {
+          if (pass == 0 ? set[i].heads > heads : set[i].tokens > tokens) continue;
+          double s = load ? load[first + i] + head_s * (set[i].heads - heads) : 0;
+          if (s < least) least = s, best = i;
+        }
+        if (pass == 0) set[best].heads++;
+        else set[best].tokens++;
+      }
+    }
+  }
+  if (!load) return;
+  for (int32_t i = 0; i < g; i++) {
+    if (!set[i].tokens && !set[i].heads) continue;
+    load[first + i] += (token_s * (double)set[i].tokens + head_s * set[i].heads +
+                        it->factor * w->constant_s) * w->slow[first + i];
+  }
+}
+
+/* Whether a bag may take the item at all, on an empty cluster. */
+bool kfi_bag_takes(const kfi_world *w, const kfi_item *it, int32_t bag) {
+  int32_t g = w->bag_first[bag + 1] - w->bag_first[bag];
+  if ((it->len + g - 1) / g > w->max_chunk) return false;
+  return !w->bag_cap || kfi_whole_mem(w, it, bag) <= w->bag_cap[bag];
+}
+
+/* -------------------------------------------------------------- constructions */
+
+static bool has_room(const kfi_state *st, const kfi_item *it, int32_t bag) {
+  if (!kfi_bag_takes(st->world, it, bag)) return false;
+  return !st->world->bag_cap ||
+         st->mem[bag] + kfi_whole_mem(st->world, it, bag) <= st->world->bag_cap[bag];
+}
+
+/* The bag on which the item ends soonest; -1: none has room. */
+static int32_t soonest(const kfi_state *st, int64_t j, int32_t first, int32_t end) {
+  int32_t best = -1;
+  double least = INFINITY;
+  for (int32_t b = first; b < end; b++) {
+    if (!has_room(st, &st->item[j], b)) continue;
+    double home_s, s = st->load[b] + kfi_price_whole(st, j, b, &home_s);
+    if (s < least) least = s, best = b;
+  }
+  return best;
+}
+
+/*
+** The published rule: bags that can hold the item (capacity >= work, size <= length), else the
+** largest bags; of those the least assigned work per capacity.
+*/
+static int32_t published(const kfi_state *st, int64_t j, int32_t first, int32_t end,
+                         const double *assigned, double mean) {
+  const kfi_world *w = st->world;
+  const kfi_item *it = &st->item[j];
+  int32_t largest = 0;
+  for (int32_t b = first; b < end; b++) {
+    int32_t g = w->bag_first[b + 1] - w->bag_first[b];
+    if (g > largest) largest = g;
+  }
+  for (int pass = 0; pass < 2; pass++) {
+    int32_t best = -1;
+    double least = INFINITY;
+    for (int32_t b = first; b < end; b++) {
+      int32_t g = w->bag_first[b + 1] - w->bag_first[b];
+      double capacity = g * mean, share = capacity > 0 ? assigned[b] / capacity : 0;
+      bool candidate = pass ? g == largest : capacity >= it->work && g <= it->len;
+      if (!candidate || !has_room(st, it, b)) continue;
+      if (share < least) least = share, best = b;
+    }
+    if (best >= 0) return best;
+  }
+  return soonest(st, j, first, end);
+}
+
+/* Adjacent bags together: the fewest ranks that do, of those the least loaded. */
+static kf_status place_joined(kfi_state *st, int64_t j, int32_t first, int32_t end) {
+  const kfi_world *w = st->world;
+  const kfi_item *it = &st->item[j];
+  int32_t best_first = -1, best_n = 0;
+  double least = INFINITY;
+  for (int32_t a = first; a < end; a++) {
+    double load = 0;
+    for (int32_t b = a; b < end; b++) {
+      int32_t g = w->bag_first[b + 1] - w->bag_first[a];
+      if (st->load[b] > load) load = st->load[b];
+      if ((it->len + g - 1) / g > w->max_chunk) continue;
+      bool fits = true;
+      if (w->bag_cap) {
+        kfi_deal(w, it, w->bag_first[a], g, NULL, st->set);
+        for (int32_t i = 0; i < g; i++) {
+          int32_t k = w->bag_of[st->set[i].rank];
+          fits &= st->mem[k] + kfi_share_load(&st->set[i], it->len, w->heads) <= w->bag_cap[k];
+        }
+      }
+      if (!fits) continue;
+      if (best_n == 0 || g < best_n || (g == best_n && load < least)) {
+        best_first = w->bag_first[a], best_n = g, least = load;
+      }
+      break;
+    }
+  }
+  if (best_n == 0) {
+    int64_t limit = w->max_chunk < w->max_cap ? w->max_chunk : w->max_cap;
+    return kfi_fail(KF_EINFEASIBLE,
+                    "sequence %d of %lld tokens fits nowhere: the %d ranks of its group may take "
+                    "at most %lld tokens of it each%s",
+                    it->seq, (long long)it->len, w->bag_first[end] - w->bag_first[first],
+                    (long long)limit, w->cap ? ", beside what they hold" : "");
+  }
+  kfi_deal(w, it, best_first, best_n, NULL, st->set);
+  int32_t kept = 0;
+  for (int32_t i = 0; i < best_n; i++) {
+    if (st->set[i].tokens || st->set[i].heads) st->set[kept++] = st->set[i];
+  }
+  if (!kfi_put_set(st, j, st->set, kept)) return kfi_fail_memory(sizeof(kfi_slot), "a set");
+  return KF_OK;
+}
+
+kf_status kfi_construct_fixed(kfi_state *st, kfi_builder *build, kfi_rule rule) {
+  const kfi_world *w = st->world;
+  double *assigned = build->bag_work;
+  kfi_state_reset(st);
+  memset(assigned, 0, (size_t)w->n_bags * sizeof *assigned);
+  memset(build->group_work, 0, (size_t)(w->n_bags / w->bags_per_group) * sizeof(double));
+  for (int64_t j = 0; j < st->n_items; j++) {
+    build->group_work[w->bag_of[st->item[j].home] / w->bags_per_group] += st->item[j].work;
+  }
+  for (int pass = 0; pass < 2; pass++) { /* what needs several bags comes first */
+    for (int64_t j = 0; j < st->n_items; j++) {
+      const kfi_item *it = &st->item[j];
+      int32_t group = w->bag_of[it->home] / w->bags_per_group;
+      int32_t first = group * w->bags_per_group, end = first + w->bags_per_group, b = -1;
+      bool any = false;
+      for (int32_t k = first; !any && k < end; k++) any = kfi_bag_takes(w, it, k);
+      if (any == (pass == 0)) continue;
+      if (pass == 1 && rule == KFI_RULE_PUBLISHED) {
+        double ranks = w->bag_first[end] - w->bag_first[first];
+        b = published(st, j, first, end, assigned, build->group_work[group] / ranks);
+      } else if (pass == 1) {
+        b = soonest(st, j, first, end);
+      }
+      if (b >= 0) {
+        kfi_put_whole(st, j, b);
+        assigned[b] += it->work;
+      } else {
+        kf_status status = place_joined(st, j, first, end);
+        if (status) return status;
+      }
+    }
+  }
+  st->n_dirty = 0;
+  return KF_OK;
+}

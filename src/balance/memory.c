@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Growing buffers: the planner allocates in its first steps and never again. */
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "internal.h"
+
+#define ALIGN 64
+
+void *kfi_buffer_reserve(kfi_buffer *buffer, size_t n_bytes) {
+  if (buffer->data && n_bytes <= buffer->n_bytes) return buffer->data;
+  size_t n = n_bytes + n_bytes / 4 + ALIGN; /* headroom: batches differ a little from step to step */
+  n = (n + ALIGN - 1) / ALIGN * ALIGN;
+  void *data = aligned_alloc(ALIGN, n);
+  if (!data) {
+    kfi_fail_memory(n, "the planner");
+    return NULL;
+  }
+  free(buffer->data);
+  buffer->data = data;
+  buffer->n_bytes = n;
+  return data;
+}
+
+void kfi_buffer_free(kfi_buffer *buffer) {
+  free(buffer->data);
+  *buffer = (kfi_buffer){0};
+}
+
+void *kfi_layout_take(kfi_layout *layout, size_t n, size_t elem_bytes) {
+  size_t at = layout->n_bytes;
+  layout->n_bytes += (n * elem_bytes + ALIGN - 1) / ALIGN * ALIGN;
+  return layout->base ? layout->base + at : NULL;
+}

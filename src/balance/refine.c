@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+** Local search: take the most loaded bag, look at what could leave it, do the best of that,
+** repeat. A bag that nothing helps rests until its load changes.
+*/
+#include <math.h>
+#include <string.h>
+
+#include "knapsack.h"
+
+#define WINDOW 16 /* neighbours that are looked at */
+#define N_NEAR 3  /* of them, the least loaded are tried */
+#define N_FIXED 6 /* the same for fixed bags */
+#define TWO_LIMIT 16 /* items of a bag from which pairs are formed */
+
+void kfi_refiner_layout(kfi_refiner *f, const kfi_world *w, kfi_layout *lay) {
+  f->key = KFI_TAKE(lay, double, w->n_bags);
+  f->max_win = KFI_TAKE(lay, int32_t, 2 * kfi_tree_size(w->n_bags));
+  f->min_win = KFI_TAKE(lay, int32_t, 2 * kfi_tree_size(w->n_bags));
+  f->set = KFI_TAKE(lay, kfi_share, w->n_ranks);
+}
+
+/*
+** The best move found so far. b < 0: item a alone moves, to bag q or (q < 0) to f->set. Else a
+** (and c, if c >= 0, from a's bag) changes places with b.
+*/
+typedef struct move {
+  double gain;
+  int64_t a, b, c;
+  int32_t q, n;
+} move;
+
+typedef struct refiner {
+  kfi_state *st;
+  kfi_refiner *f;
+  kfi_tree max, min;
+  move best;
+  bool in_node; /* nothing crosses from node to node */
+} refiner;
+
+/* ------------------------------------------------------------------ candidates */
+
+static void try_whole(refiner *u, int64_t a, int32_t q) {
+  kfi_state *st = u->st;
+  if (!kfi_bag_takes(st->world, &st->item[a], q)) return;
+  kfi_trial_off(st, a);
+  kfi_trial_whole(st, a, q);
+  double gain = kfi_trial_end(st);
+  if (gain < u->best.gain) u->best = (move){gain, a, -1, -1, q, 0};
+}
+
+/* a, and c of the same bag unless it is -1, for b. */
+static void try_swap(refiner *u, int64_t a, int64_t c, int64_t b) {
+  kfi_state *st = u->st;
+  int32_t ra = st->where[a], rb = st->where[b];
+  if (!kfi_bag_takes(st->world, &st->item[a], rb) || !kfi_bag_takes(st->world, &st->item[b], ra)) return;
+  if (c >= 0 && !kfi_bag_takes(st->world, &st->item[c], rb)) return;
+  kfi_trial_off(st, a);
+  kfi_trial_off(st, b);
+  if (c >= 0) kfi_trial_off(st, c);
+  kfi_trial_whole(st, a, rb);
+  kfi_trial_whole(st, b, ra);
+  if (c >= 0) kfi_trial_whole(st, c, rb);
+  double gain = kfi_trial_end(st);
+  if (gain < u->best.gain) u->best = (move){gain, a, b, c, 0, 0};
+}
+
+/* Item a on the n shares in st->set. */
+static void try_set(refiner *u, int64_t a, int32_t n) {
+  kfi_state *st = u->st;
+  for (int32_t i = 0; i < n; i++) {
+    if (st->set[i].tokens > st->world->max_chunk) return;
+  }
+  kfi_trial_off(st, a);
+  kfi_trial_set(st, a, st->set, n);
+  double gain = kfi_trial_end(st);
+  if (gain < u->best.gain) {
+    u->best = (move){gain, a, -1, -1, -1, n};
+    memcpy(u->f->set, st->set, (size_t)n * sizeof *st->set);
+  }
+}
+
+/* Where in st->set rank q stands; it is added, with nothing, if it is not there. */
+static int32_t member(kfi_state *st, int32_t q, int32_t *n) {
+  int32_t i = 0;
+  while (i < *n && st->set[i].rank < q) i++;
+  if (i < *n && st->set[i].rank == q) return i;
+  for (int32_t k = (*n)++; k > i; k--) st->set[k] = st->set[k - 1];
+  st->set[i] = (kfi_share){q, 0, 0};
+  return i;
+}
+
+static int32_t drop_empty(kfi_state *st, int32_t n) {
+  int32_t kept = 0;
+  for (int32_t i = 0; i < n; i++) {
+    if (st->set[i].tokens || st->set[i].heads) st->set[kept++] = st->set[i];
+  }
+  return kept;
+}
+
+/* Seconds that a token more costs share i. */
+static double token_slope(const kfi_state *st, int64_t j, const kfi_share *s) {
+  const kfi_world *w = st->world;
+  const kfi_item *it = &st->item[j];
+  return it->factor * w->linear_s * w->slow[s->rank] +
+         (w->heads - 2 * s->heads) * w->ulysses_intra_s;
+}
+
+/*
+** Shift `heads` heads of item a from rank r to rank q, and so many tokens that both end level.
+** Either may become empty, or be new in the set.
+*/
+static void try_shift(refiner *u, int64_t a, int32_t r, int32_t q, int32_t heads, bool fill) {
+  kfi_state *st = u->st;
+  int32_t n = kfi_get_set(st, a, st->set);
+  int32_t iq = member(st, q, &n), ir = member(st, r, &n);
+  if (ir <= iq) iq = member(st, q, &n);
+  kfi_share *from = &st->set[ir], *to = &st->set[iq];
+  double load_r = st->load[r], load_q = st->load[q];
+  if (from->heads < heads || to->heads + heads < 0) return;
+  if (heads) {
+    double head_s = kfi_head_s(st->world, &st->item[a]);
+    double l = (double)st->item[a].len, u_s = st->world->ulysses_intra_s;
+    load_r -= heads * (head_s * st->world->slow[r] + (l - 2 * (double)from->tokens) * u_s);
+    load_q += heads * (head_s * st->world->slow[q] + (l - 2 * (double)to->tokens) * u_s);
+    from->heads -= heads;
+    to->heads += heads;
+  }
+  double slope = token_slope(st, a, from) + token_slope(st, a, to);
+  double t = slope > 0 ? (load_r - load_q) / slope : 0;
+  if (fill) { /* as much as q has room for, or as r must give: what saves bytes where links are free */
+    double room = (st->target_s * 0.9995 - load_q) / token_slope(st, a, to);
+    t = room;
+  }
+  int64_t shift = (int64_t)t;
+  if (shift > from->tokens) shift = from->tokens;
+  if (shift < -to->tokens) shift = -to->tokens;
+  if (shift == 0 && heads == 0) return;
+  from->tokens -= shift;
+  to->tokens += shift;
+  n = drop_empty(st, n);
+  try_set(u, a, n);
+}
+
+/* Work that should go from r to q to make them level. */
+static double level(const kfi_state *st, int32_t r, int32_t q) {
+  const double *speed = st->world->bag_speed;
+  return (st->load[r] - st->load[q]) / (1 / speed[r] + 1 / speed[q]);
+}
+
+/* Of the whole items of r, those whose leaving for q would come nearest to levelling. */
+static void try_leave(refiner *u, int32_t r, int32_t q) {
+  kfi_state *st = u->st;
+  double want = level(st, r, q);
+  int32_t above = -1;
+  for (int32_t a = st->first[r]; a >= 0; a = st->next[a]) {
+    if (st->item[a].work >= want) {
+      above = a;
+      continue;
+    }
+    try_whole(u, a, q);
+    break;
+  }
+  if (above >= 0 && st->item[above].work < 2 * want) try_whole(u, above, q);
+}
+
+/* The pair of wholes on r and q whose exchange comes nearest to levelling: two fingers. */
+static void try_exchange(refiner *u, int32_t r, int32_t q) {
+  kfi_state *st = u->st;
+  double want = level(st, r, q), best = want;
+  int32_t a = st->first[r], b = st->first[q], best_a = -1, best_b = -1;
+  while (a >= 0 && b >= 0) {
+    double d = st->item[a].work - st->item[b].work, miss = fabs(d - want);
+    if (miss < best) {
+      best = miss;
+      best_a = a, best_b = b;
+    }
+    if (d > want) a = st->next[a];
+    else b = st->next[b];
+  }
+  if (best_a >= 0) try_swap(u, best_a, -1, best_b);
+}
+
+/*
+** Two of `r` for one of `q`, or (sign -1) one of r for two of q, nearest to levelling. O(n^2):
+** only for the first few of long lists.
+*/
+static void try_two_for_one(refiner *u, int32_t r, int32_t q, int sign) {
+  kfi_state *st = u->st;
+  double want = sign * level(st, r, q), best = fabs(want);
+  int32_t two = sign > 0 ? r : q, one = sign > 0 ? q : r, n = 0;
+  int32_t best_a = -1, best_b = -1, best_c = -1;
+  for (int32_t c = st->first[two]; c >= 0 && n < TWO_LIMIT; c = st->next[c], n++) {
+    int32_t a = st->next[c], b = st->first[one], steps = 0;
+    while (a >= 0 && b >= 0 && steps++ < 4 * TWO_LIMIT) {
+      double d = st->item[c].work + st->item[a].work - st->item[b].work, miss = fabs(d - want);
+      if (miss < best) {
+        best = miss;
+        best_a = a, best_b = b, best_c = c;
+      }
+      if (d > want) a = st->next[a];
+      else b = st->next[b];
+    }
+  }
+  if (best_a >= 0) try_swap(u, best_a, best_c, best_b);
+}
+
+/*
+** Whom r may give to: the least loaded of its neighbours (auto: of its node; fixed: of its
+** group), and in auto the least loaded rank of all.
+*/
+static int32_t partners(const refiner *u, int32_t r, int32_t *out) {
+  const kfi_state *st = u->st;
+  const kfi_world *w = st->world;
+  int32_t near = w->auto_bags ? w->ranks_per_node : w->bags_per_group;
+  int32_t most = w->auto_bags ? N_NEAR : N_FIXED, n = 0;
+  int32_t first = r / near * near, end = first + near < w->n_bags ? first + near : w->n_bags;
+  if (end - first > WINDOW && w->auto_bags) {
+    first += (r - first) / WINDOW * WINDOW;
+    if (first + WINDOW < end) end = first + WINDOW;
+  }
+  for (int32_t q = first; q < end; q++) {
+    if (q == r || (n == most && st->load[q] >= st->load[out[n - 1]])) continue;
+    int32_t k = n < most ? n++ : n - 1;
+    for (; k > 0 && st->load[out[k - 1]] > st->load[q]; k--) out[k] = out[k - 1];
+    out[k] = q;
+  }
+  int32_t least = kfi_tree_best(&u->min);
+  bool known = least == r || !w->auto_bags || (u->in_node && kfi_node(w, least) != kfi_node(w, r));
+  for (int32_t i = 0; i < n; i++) known |= out[i] == least;
+  if (!known) out[n++] = least;
+  return n;
+}
+
+static bool improve(refiner *u, int32_t r) {
+  kfi_state *st = u->st;
+  int32_t q[N_FIXED + 1], n = partners(u, r, q);
+  u->best = (move){.gain = -1e-9, .b = -1, .c = -1};
+  for (int32_t i = 0; i < n; i++) {
+    if (st->load[q[i]] >= st->load[r]) continue;
+    try_leave(u, r, q[i]);
+    try_exchange(u, r, q[i]);
+    if (!st->world->auto_bags) {
+      try_two_for_one(u, r, q[i], 1);
+      try_two_for_one(u, r, q[i], -1);
+      continue;
+    }
+    bool near = kfi_node(st->world, r) == kfi_node(st->world, q[i]);
+    if (near && st->first[r] >= 0) try_shift(u, st->first[r], r, q[i], 0, false);
+  }
+  for (int32_t s = st->world->auto_bags ? st->rank_slot[r] : -1; s >= 0;
+       s = st->slot[s].rank_next) {
+    int64_t a = st->slot[s].item;
+    for (int32_t k = ~st->where[a]; k >= 0; k = st->slot[k].in_set) {
+      int32_t p = st->slot[k].share.rank;
+      if (p == r) continue;
+      try_shift(u, a, r, p, 0, false);
+      if (st->bytes_per_s > 0) try_shift(u, a, r, p, 0, true);
+      try_shift(u, a, r, p, 1, false);
+      try_shift(u, a, r, p, -1, false);
+    }
+    for (int32_t i = 0; i < n && i < 1; i++) {
+      if (kfi_node(st->world, r) == kfi_node(st->world, q[i])) try_shift(u, a, r, q[i], 0, false);
+    }
+  }
+  return u->best.gain < -1e-9;
+}
+
+static void apply(refiner *u) {
+  kfi_state *st = u->st;
+  move m = u->best;
+  if (m.b >= 0) {
+    int32_t ra = st->where[m.a], rb = st->where[m.b];
+    kfi_take_off(st, m.a);
+    kfi_take_off(st, m.b);
+    if (m.c >= 0) kfi_take_off(st, m.c);
+    kfi_put_whole(st, m.a, rb);
+    kfi_put_whole(st, m.b, ra);
+    if (m.c >= 0) kfi_put_whole(st, m.c, rb);
+  } else {
+    int32_t n = m.q >= 0 ? 0 : kfi_get_set(st, m.a, st->set);
+    kfi_take_off(st, m.a);
+    if (m.q >= 0) kfi_put_whole(st, m.a, m.q);
+    else if (!kfi_put_set(st, m.a, u->f->set, m.n)) kfi_put_set(st, m.a, st->set, n);
+  }
+  for (int32_t i = 0; i < st->n_dirty; i++) {
+    int32_t b = st->dirty[i];
+    u->f->key[b] = st->load[b];
+    kfi_tree_update(&u->max, b);
+    kfi_tree_update(&u->min, b);
+  }
+  st->n_dirty = 0;
+}
+
+void kfi_refine(kfi_state *st, kfi_refiner *f, int sharpness, bool in_node) {
+  const kfi_world *w = st->world;
+  refiner u = {
+    .st = st,
+    .f = f,
+    .in_node = in_node,
+    .max = {f->key, f->max_win, w->n_bags, kfi_tree_size(w->n_bags), -1},
+    .min = {st->load, f->min_win, w->n_bags, kfi_tree_size(w->n_bags), 1},
+  };
+  memcpy(f->key, st->load, (size_t)w->n_bags * sizeof(double));
+  kfi_tree_build(&u.max);
+  kfi_tree_build(&u.min);
+  st->sharpness = sharpness;
+  if (!(st->bytes_per_s > 0)) st->target_s = st->load[kfi_tree_best(&u.max)];
+  st->n_dirty = 0;
+  bool moved = false;
+  while (st->moves < st->budget) {
+    int32_t r = kfi_tree_best(&u.max);
+    if (st->bytes_per_s > 0 && f->key[r] >= 0 && f->key[r] <= st->target_s * 1.0002) break;
+    if (f->key[r] < 0) {
+      if (!moved) break;
+      memcpy(f->key, st->load, (size_t)w->n_bags * sizeof(double));
+      kfi_tree_build(&u.max);
+      moved = false;
+      continue;
+    }
+    if (improve(&u, r)) {
+      apply(&u);
+      moved = true;
+    } else {
+      f->key[r] = -1;
+      kfi_tree_update(&u.max, r);
+    }
+  }
+}
+
+/* ---------------------------------------------------------------------- nodes */
+
+/* Mean load of a node's ranks. */
+static double node_mean(const kfi_state *st, int32_t m) {
+  const kfi_world *w = st->world;
+  int32_t first = m * w->ranks_per_node, end = first + w->ranks_per_node;
+  double sum = 0;
+  if (end > w->n_ranks) end = w->n_ranks;
+  for (int32_t r = first; r < end; r++) sum += st->load[r];
+  return sum / (end - first);
+}
+
+/* The pair (a of r, b of q; b = -1: a alone) whose exchange comes nearest to `want` work. */
+static void nearest_pair(const kfi_state *st, int32_t r, int32_t q, double want, double *best,
+                         int32_t *best_a, int32_t *best_b) {
+  int32_t a = st->first[r], b = st->first[q];
+  for (int32_t k = a; k >= 0; k = st->next[k]) {
+    double miss = fabs(st->item[k].work - want);
+    if (miss < *best) *best = miss, *best_a = k, *best_b = -1;
+  }
+  while (a >= 0 && b >= 0) {
+    double d = st->item[a].work - st->item[b].work, miss = fabs(d - want);
+    if (miss < *best) *best = miss, *best_a = a, *best_b = b;
+    if (d > want) a = st->next[a];
+    else b = st->next[b];
+  }
+}
+
+/*
+** What sits in one node is levelled there, so a node as a whole may stand above the others.
+** Change one whole sequence between the fullest and the emptiest node so that their sums come
+** nearest; that their ranks then need levelling again is the caller's business.
+*/
+bool kfi_level_nodes(kfi_state *st) {
+  const kfi_world *w = st->world;
+  int32_t high = 0, low = 0, best_a = -1, best_b = -1;
+  double high_s = -1, low_s = INFINITY;
+  for (int32_t m = 0; m < w->n_nodes; m++) {
+    double s = node_mean(st, m);
+    if (s > high_s) high_s = s, high = m;
+    if (s < low_s) low_s = s, low = m;
+  }
+  if (high == low) return false;
+  int32_t n = w->ranks_per_node, low_first = low * n, least = low_first;
+  double want = (high_s - low_s) / 2 * n, best = want * 0.8;
+  for (int32_t r = high * n; r < (high + 1) * n && r < w->n_ranks; r++) {
+    for (int32_t q = low_first; q < low_first + n && q < w->n_ranks; q++) {
+      nearest_pair(st, r, q, want, &best, &best_a, &best_b);
+      if (st->load[q] < st->load[least]) least = q;
+    }
+  }
+  st->moves += n;
+  if (best_a < 0) return false;
+  int32_t from = st->where[best_a], to = best_b >= 0 ? st->where[best_b] : least;
+  kfi_trial_off(st, best_a);
+  kfi_trial_whole(st, best_a, to);
+  if (best_b >= 0) {
+    kfi_trial_off(st, best_b);
+    kfi_trial_whole(st, best_b, from);
+  }
+  if (isinf(kfi_trial_end(st))) return false; /* a memory cap is in the way */
+  kfi_take_off(st, best_a);
+  if (best_b >= 0) kfi_take_off(st, best_b);
+  kfi_put_whole(st, best_a, to);
+  if (best_b >= 0) kfi_put_whole(st, best_b, from);
+  return true;
+}

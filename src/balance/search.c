@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+** The search as an outline: order the sequences, bound the step, then build an assignment for
+** a target, refine it, and start again from another target while the budget lasts. The best
+** assignment becomes the solution.
+*/
+#include <math.h>
+#include <string.h>
+
+#include "knapsack.h"
+
+/* Everything one step's search works on, laid out in one block. */
+typedef struct run {
+  const kfi_world *world;
+  const kf_batch *batch;
+  kfi_sorter sorter;
+  kfi_item *item;
+  kfi_builder builder;
+  kfi_refiner refiner;
+  kfi_state now, best;
+  int32_t n_slots;
+  int64_t n_shares;
+  double bound_s;
+  double best_s, best_bytes;
+  kfi_solution out;
+} run;
+
+static void layout(run *u, kfi_layout *lay) {
+  int64_t n = u->batch->n_seqs;
+  u->sorter.key = KFI_TAKE(lay, uint64_t, n);
+  u->sorter.spare = KFI_TAKE(lay, uint64_t, n);
+  u->sorter.home = KFI_TAKE(lay, int32_t, n);
+  u->item = KFI_TAKE(lay, kfi_item, n);
+  u->out.whole = KFI_TAKE(lay, int32_t, n);
+  kfi_builder_layout(&u->builder, u->world, lay);
+  kfi_refiner_layout(&u->refiner, u->world, lay);
+  kfi_state_layout(&u->now, lay, n, u->n_slots);
+  kfi_state_layout(&u->best, lay, n, u->n_slots);
+}
+
+/* Slots for split sequences: what must be split by size, and room for what is split by choice. */
+static int32_t count_slots(const kfi_world *w, const kf_batch *batch) {
+  int64_t most = w->max_chunk < w->max_cap ? w->max_chunk : w->max_cap, n = 8LL * w->n_ranks + 64;
+  for (int64_t i = 0; most < KF_MAX_LEN && i < batch->n_seqs; i++) {
+    if (batch->len[i] <= most) continue;
+    int64_t k = (most ? batch->len[i] / most : w->n_ranks) + 2LL * w->max_bag + 8;
+    n += 2 * (k < w->n_ranks ? k : w->n_ranks);
+  }
+  return n < INT32_MAX ? (int32_t)n : INT32_MAX;
+}
+
+static double max_load(const kfi_state *st) {
+  double m = 0;
+  for (int32_t b = 0; b < st->world->n_bags; b++) {
+    if (st->load[b] > m) m = st->load[b];
+  }
+  return m;
+}
+
+/* ---------------------------------------------------------------------- auto */
+
+/* Remember the assignment if it is the best so far. */
+static void keep(run *u) {
+  double s = max_load(&u->now);
+  if (s < u->best_s) {
+    u->best_s = s;
+    kfi_state_copy(&u->best, &u->now);
+  }
+}
+
+/*
+** Targets above the bound: the room that routing and what cannot be levelled will need. One
+** construction is not robust, another target gives another assignment.
+*/
+static const double target[] = {1.006, 1.003, 1.009,  1.001, 1.012, 1.004, 1.0075,
+                                1.002, 1.015, 1.0105, 1.005, 1.02,  1.03};
+#define N_TARGETS ((int)(sizeof target / sizeof target[0]))
+#define SHARPNESS 8
+#define NEAR_HOME 0.9 /* a gain smaller than this makes a start from home worth while */
+
+/* By time; where the caps do not allow what that leads to, by memory. */
+static kf_status construct(run *u, double target_s) {
+  kf_status status = kfi_construct_auto(&u->now, &u->builder, target_s);
+  if (status == KF_EINFEASIBLE) status = kfi_construct_by_memory(&u->now);
+  return status;
+}
+
+/* Everything whole at home, and what the refinement makes of that: never worse than nothing. */
+static void search_home(run *u) {
+  kfi_state *st = &u->now;
+  kfi_state_reset(st);
+  for (int64_t j = 0; j < st->n_items; j++) {
+    const kfi_item *it = &st->item[j];
+    if (it->len > u->world->max_chunk) return;
+    if (u->world->cap && st->mem[it->home] + it->len > u->world->cap[it->home]) return;
+    kfi_put_whole(st, j, it->home);
+  }
+  kfi_refine(st, &u->refiner, SHARPNESS, false);
+  keep(u);
+}
+
+static double before_s(run *u) {
+  double *sum = u->builder.room, most = 0;
+  memset(sum, 0, (size_t)u->world->n_ranks * sizeof *sum);
+  for (int64_t j = 0; j < u->now.n_items; j++) {
+    int32_t r = u->item[j].home;
+    sum[r] += u->item[j].work * u->world->slow[r];
+    if (sum[r] > most) most = sum[r];
+  }
+  return most;
+}
+
+static kf_status search_auto(run *u) {
+  const kfi_world *w = u->world;
+  kfi_state *st = &u->now;
+  for (int i = 0; i < N_TARGETS && (i == 0 || st->moves < st->budget); i++) {
+    kf_status status = construct(u, u->bound_s * target[i]);
+    if (status) return status;
+    for (int32_t k = 0; k < 2 * w->n_nodes && kfi_level_nodes(st); k++) continue;
+    kfi_refine(st, &u->refiner, SHARPNESS, true);
+    kfi_refine(st, &u->refiner, SHARPNESS, false);
+    keep(u);
+    for (int k = 0; k < 6 && st->moves < st->budget; k++) {
+      double before = max_load(st);
+      if (!kfi_level_nodes(st)) break;
+      kfi_refine(st, &u->refiner, SHARPNESS, true);
+      keep(u);
+      if (max_load(st) >= before) break;
+    }
+  }
+  if (u->best_s > NEAR_HOME * before_s(u)) search_home(u);
+  return KF_OK;
+}
+
+/*
+** All links free: any plan within 1.002 of the bound is as good as any other, so the one with
+** the fewest bytes is taken. The objective is a wall at the target with a price on bytes.
+*/
+#define FREE_LIMIT 1.002
+#define FREE_WALL 1.0015
+#define FREE_SHARPNESS 10
+#define FREE_PRICE 20 /* tokens through Ulysses cost this much less than the time they save */
+
+static kf_status search_free(run *u) {
+  static const double free_target[] = {1.001, 1.0005, 1.0007, 1.0016, 1.0,
+                                       1.0014, 1.0018, 1.003, 1.0012};
+  const kfi_world *w = u->world;
+  kfi_state *st = &u->now;
+  double limit = u->bound_s * FREE_LIMIT;
+  st->bytes_per_s = FREE_PRICE * w->ulysses_bytes / (w->linear_s > 0 ? w->linear_s : 1);
+  for (int i = 0; i < 9 && (i == 0 || st->moves < st->budget); i++) {
+    kf_status status = construct(u, u->bound_s * free_target[i]);
+    if (status) return status;
+    st->target_s = u->bound_s * FREE_WALL;
+    for (int32_t k = 0; k < 2 * w->n_nodes && kfi_level_nodes(st); k++) continue;
+    kfi_refine(st, &u->refiner, FREE_SHARPNESS, true);
+    kfi_refine(st, &u->refiner, FREE_SHARPNESS, false);
+    double s = max_load(st), bytes = kfi_state_bytes(st);
+    bool within = s <= limit, had = u->best_s <= limit;
+    if (within ? !had || bytes < u->best_bytes : !had && s < u->best_s) {
+      u->best_s = s;
+      u->best_bytes = bytes;
+      kfi_state_copy(&u->best, st);
+    }
+  }
+  return KF_OK;
+}
+
+/* --------------------------------------------------------------- fixed bags */
+
+static kf_status search_fixed(run *u) {
+  kfi_state *st = &u->now;
+  for (kfi_rule rule = KFI_RULE_SOONEST; rule <= KFI_RULE_PUBLISHED; rule++) {
+    kf_status status = kfi_construct_fixed(st, &u->builder, rule);
+    if (status) return status;
+    keep(u);
+    for (int sharpness = 5; sharpness <= 9; sharpness += 2) {
+      kfi_refine(st, &u->refiner, sharpness, false);
+      keep(u);
+    }
+  }
+  for (int64_t j = 0; j < st->n_items; j++) {
+    if (kfi_is_split(st, j)) return KF_OK;
+  }
+  double exact_s = kfi_dealt_s(&u->best, u->best.where, u->builder.room, st->set);
+  if (kfi_exact(st, &u->builder, &exact_s)) kfi_state_copy(&u->best, st);
+  return KF_OK;
+}
+
+/* ------------------------------------------------------------------ solution */
+
+/* The shares of item j, dealt to its bag if it is whole. */
+static int32_t shares_of(run *u, int64_t j, kfi_share *set) {
+  const kfi_world *w = u->world;
+  const kfi_state *st = &u->best;
+  if (kfi_is_split(st, j)) return kfi_get_set(st, j, set);
+  int32_t first = w->bag_first[st->where[j]], g = w->bag_first[st->where[j] + 1] - first, n = 0;
+  kfi_deal(w, &st->item[j], first, g, u->builder.room, set);
+  for (int32_t i = 0; i < g; i++) {
+    if (set[i].tokens || set[i].heads) set[n++] = set[i];
+  }
+  return n;
+}
+
+static kf_status write_solution(run *u, kfi_search *search) {
+  const kfi_world *w = u->world;
+  const kfi_state *st = &u->best;
+  int64_t n_splits = 0, n_shares = 0;
+  for (int64_t j = 0; j < st->n_items; j++) {
+    if (kfi_is_split(st, j)) {
+      for (int32_t s = ~st->where[j]; s >= 0; s = st->slot[s].in_set) n_shares++;
+      n_splits++;
+    } else {
+      int32_t g = w->bag_first[st->where[j] + 1] - w->bag_first[st->where[j]];
+      if (g == 1) continue;
+      n_shares += g;
+      n_splits++;
+    }
+  }
+  kfi_layout lay = {0};
+  for (int pass = 0; pass < 2; pass++) {
+    lay.n_bytes = 0;
+    u->out.split_off = KFI_TAKE(&lay, int64_t, n_splits + 1);
+    u->out.share = KFI_TAKE(&lay, kfi_share, n_shares + w->max_bag);
+    if (!pass && !(lay.base = kfi_buffer_reserve(&search->shares, lay.n_bytes))) return KF_ENOMEM;
+  }
+  memset(u->builder.room, 0, (size_t)w->n_ranks * sizeof(double));
+  n_splits = n_shares = 0;
+  for (int64_t j = 0; j < st->n_items; j++) {
+    int32_t seq = st->item[j].seq, b = st->where[j];
+    if (b >= 0 && w->bag_first[b + 1] - w->bag_first[b] == 1) {
+      u->out.whole[seq] = w->bag_first[b];
+      continue;
+    }
+    u->out.whole[seq] = (int32_t)~n_splits;
+    u->out.split_off[n_splits++] = n_shares;
+    n_shares += shares_of(u, j, &u->out.share[n_shares]);
+  }
+  u->out.split_off[n_splits] = n_shares;
+  u->out.n_splits = n_splits;
+  return KF_OK;
+}
+
+/* ---------------------------------------------------------------------- all */
+
+static int64_t default_budget(const kfi_world *w, const kf_batch *batch) {
+  return 200 + 12LL * w->n_ranks + batch->n_seqs / 8;
+}
+
+kf_status kfi_search_run(kfi_search *search, const kfi_world *world, const kf_batch *batch,
+                         kfi_solution *solution, double *lower_bound_s) {
+  kf_status status;
+  run u = {.world = world, .batch = batch, .best_s = INFINITY};
+  kfi_layout lay = {0};
+  u.now.world = u.best.world = world;
+  u.n_slots = count_slots(world, batch);
+  layout(&u, &lay);
+  if (!(lay.base = kfi_buffer_reserve(&search->arrays, lay.n_bytes))) return KF_ENOMEM;
+  lay.n_bytes = 0;
+  layout(&u, &lay);
+
+  kfi_order(world, batch, &u.sorter, u.item);
+  u.now.item = u.best.item = u.item;
+  u.bound_s = kfi_bound(world, u.item, batch->n_seqs, u.builder.bag_work);
+  u.now.budget = world->budget ? world->budget : default_budget(world, batch);
+
+  if (!world->auto_bags) status = search_fixed(&u);
+  else if (world->free_links) status = search_free(&u);
+  else status = search_auto(&u);
+  if (status) return status;
+  if (world->affinity == KF_AFFINITY_SPREAD) {
+    u.best.moves = 0;
+    u.best.budget = u.now.budget;
+    kfi_spread(&u.best, max_load(&u.best));
+    u.now.moves += u.best.moves;
+  }
+  if ((status = write_solution(&u, search))) return status;
+  search->moves = u.now.moves;
+  *solution = u.out;
+  *lower_bound_s = u.bound_s;
+  return KF_OK;
+}
+
+void kfi_search_free(kfi_search *search) {
+  kfi_buffer_free(&search->arrays);
+  kfi_buffer_free(&search->shares);
+}

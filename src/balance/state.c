@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+** The assignment that the search changes, its loads, and trial moves.
+**
+** Loads are kept incrementally; a set of k shares costs O(k) to price because inside a node all
+** links are alike: what rank r exchanges depends on its own tokens and heads and on the sums of
+** its node, not on who the others are.
+*/
+#include <math.h>
+#include <string.h>
+
+#include "knapsack.h"
+
+#define STEEP 1.02 /* loads this far above the target are all alike to the objective */
+
+void kfi_state_layout(kfi_state *st, kfi_layout *lay, int64_t n_items, int32_t n_slots) {
+  const kfi_world *w = st->world;
+  int64_t n_bags = w->n_bags, n_ranks = w->n_ranks;
+  st->n_items = n_items;
+  st->n_slots = n_slots;
+  st->load = KFI_TAKE(lay, double, n_bags);
+  st->extra = KFI_TAKE(lay, double, w->max_bag > 1 ? n_ranks : 0);
+  st->ulysses_s = KFI_TAKE(lay, double, n_bags);
+  st->ulysses_latency_s = KFI_TAKE(lay, double, n_bags);
+  bool mem = w->cap || w->affinity == KF_AFFINITY_SPREAD;
+  st->mem = mem ? KFI_TAKE(lay, int64_t, n_bags) : NULL;
+  st->mem_delta = mem ? KFI_TAKE(lay, int64_t, n_bags) : NULL;
+  st->first = KFI_TAKE(lay, int32_t, n_bags);
+  st->last = KFI_TAKE(lay, int32_t, n_bags);
+  st->next = KFI_TAKE(lay, int32_t, n_items);
+  st->prev = KFI_TAKE(lay, int32_t, n_items);
+  st->where = KFI_TAKE(lay, int32_t, n_items);
+  st->slot = KFI_TAKE(lay, kfi_slot, n_slots);
+  st->rank_slot = KFI_TAKE(lay, int32_t, n_ranks);
+  st->delta = KFI_TAKE(lay, double, n_bags);
+  st->touched = KFI_TAKE(lay, int32_t, 4 * n_bags + 8);
+  st->dirty = KFI_TAKE(lay, int32_t, 4 * n_bags + 8);
+  st->set = KFI_TAKE(lay, kfi_share, n_ranks);
+  st->set_b = KFI_TAKE(lay, kfi_share, n_ranks);
+  st->set_cost = KFI_TAKE(lay, double, n_ranks);
+}
+
+/* Seconds that a token of a whole sequence costs each rank of a bag in Ulysses: the rank with
+** the fewest neighbours in its node counts. */
+static void price_bags(kfi_state *st) {
+  const kfi_world *w = st->world;
+  for (int32_t b = 0; b < w->n_bags; b++) {
+    int32_t first = w->bag_first[b], end = w->bag_first[b + 1], g = end - first;
+    double worst = 0;
+    for (int32_t r = first; g > 1 && r < end;) {
+      int32_t node_end = (kfi_node(w, r) + 1) * w->ranks_per_node;
+      int32_t near = (node_end < end ? node_end : end) - r;
+      double s = (near - 1) * w->ulysses_intra_s + (g - near) * w->ulysses_inter_s;
+      if (s > worst) worst = s;
+      r += near;
+    }
+    st->ulysses_s[b] = 2 * worst * w->heads / ((double)g * g);
+    st->ulysses_latency_s[b] = w->ulysses_latency_s * (g - 1);
+  }
+}
+
+void kfi_state_reset(kfi_state *st) {
+  const kfi_world *w = st->world;
+  price_bags(st);
+  for (int32_t b = 0; b < w->n_bags; b++) {
+    st->load[b] = st->delta[b] = 0;
+    st->first[b] = st->last[b] = -1;
+    if (st->mem) st->mem[b] = st->mem_delta[b] = 0;
+  }
+  for (int32_t r = 0; r < w->n_ranks; r++) {
+    st->rank_slot[r] = -1;
+    if (w->max_bag > 1) st->extra[r] = 0;
+  }
+  for (int32_t s = 0; s < st->n_slots; s++) st->slot[s].in_set = s + 1 < st->n_slots ? s + 1 : -1;
+  st->free_slot = st->n_slots ? 0 : -1;
+  st->n_touched = st->n_dirty = 0;
+}
+
+void kfi_state_copy(kfi_state *to, const kfi_state *from) {
+  const kfi_world *w = from->world;
+  size_t n_bags = (size_t)w->n_bags, n_ranks = (size_t)w->n_ranks, n = (size_t)from->n_items;
+  memcpy(to->load, from->load, n_bags * sizeof(double));
+  if (w->max_bag > 1) memcpy(to->extra, from->extra, n_ranks * sizeof(double));
+  if (from->mem) memcpy(to->mem, from->mem, n_bags * sizeof(int64_t));
+  memcpy(to->first, from->first, n_bags * sizeof(int32_t));
+  memcpy(to->last, from->last, n_bags * sizeof(int32_t));
+  memcpy(to->next, from->next, n * sizeof(int32_t));
+  memcpy(to->prev, from->prev, n * sizeof(int32_t));
+  memcpy(to->where, from->where, n * sizeof(int32_t));
+  memcpy(to->slot, from->slot, (size_t)from->n_slots * sizeof(kfi_slot));
+  memcpy(to->rank_slot, from->rank_slot, n_ranks * sizeof(int32_t));
+  to->free_slot = from->free_slot;
+  to->target_s = from->target_s;
+}
+
+/* -------------------------------------------------------------------- prices */
+
+/* What home pays for rows on other ranks: the same as their holders pay for receiving them. */
+static inline double route_s(const kfi_world *w, int32_t home, int32_t q, double tokens) {
+  if (q == home || tokens <= 0) return 0;
+  return kfi_route_s(w, home, q) * tokens + w->route_latency_s;
+}
+
+double kfi_price_set(const kfi_state *st, int64_t j, const kfi_share *set, int32_t n, double *cost) {
+  const kfi_world *w = st->world;
+  const kfi_item *it = &st->item[j];
+  double l = (double)it->len, H = w->heads;
+  double token_s = it->factor * w->linear_s, head_s = kfi_head_s(w, it);
+  double constant_s = it->factor * w->constant_s, home_s = 0;
+  int32_t with_tokens = 0, with_heads = 0;
+  for (int32_t i = 0; i < n; i++) {
+    with_tokens += set[i].tokens > 0;
+    with_heads += set[i].heads > 0;
+  }
+  for (int32_t i = 0; i < n;) { /* node by node */
+    int32_t node = kfi_node(w, set[i].rank), end = i;
+    double tokens = 0, heads = 0;
+    for (; end < n && kfi_node(w, set[end].rank) == node; end++) {
+      tokens += (double)set[end].tokens;
+      heads += set[end].heads;
+    }
+    for (; i < end; i++) {
+      double t = (double)set[i].tokens, h = set[i].heads;
+      double near = t * (heads - h) + (tokens - t) * h;
+      double far = t * (H - heads) + (l - tokens) * h;
+      int32_t peers = (t > 0 ? with_heads : 0) + (h > 0 ? with_tokens : 0);
+      if (t > 0 && h > 0) peers = n; /* everyone has tokens or heads; self is taken off below */
+      if (t > 0 && h > 0) peers--;
+      double in_s = route_s(w, it->home, set[i].rank, t);
+      cost[i] = (token_s * t + head_s * h + constant_s) * w->slow[set[i].rank] +
+                near * w->ulysses_intra_s + far * w->ulysses_inter_s +
+                peers * w->ulysses_latency_s + in_s;
+      home_s += in_s;
+    }
+  }
+  return home_s;
+}
+
+double kfi_price_whole(const kfi_state *st, int64_t j, int32_t bag, double *home_s) {
+  const kfi_world *w = st->world;
+  const kfi_item *it = &st->item[j];
+  int32_t first = w->bag_first[bag], g = w->bag_first[bag + 1] - first;
+  double l = (double)it->len;
+  if (g == 1) {
+    *home_s = route_s(w, it->home, first, l);
+    return it->work * w->slow[first] + *home_s;
+  }
+  bool at_home = w->bag_of[it->home] == bag;
+  int32_t near = first + (first == it->home); /* a rank of the bag that is not home */
+  double in_s = route_s(w, it->home, near, l / g);
+  *home_s = (at_home ? g - 1 : g) * in_s;
+  double constant_s = it->factor * w->constant_s;
+  return (it->work - constant_s) / w->bag_speed[bag] + constant_s * g / w->bag_speed[bag] +
+         l * st->ulysses_s[bag] + st->ulysses_latency_s[bag] + in_s;
+}
+
+int64_t kfi_whole_mem(const kfi_world *w, const kfi_item *it, int32_t bag) {
+  int32_t first = w->bag_first[bag], g = w->bag_first[bag + 1] - first;
+  kfi_share s = {0, (w->heads + g - 1) / g, (it->len + g - 1) / g};
+  if (g > 1 && !w->equal_speeds) { /* dealt by speed: the fastest rank takes most */
+    double most = 0;
+    for (int32_t r = first; r < first + g; r++) most = w->speed[r] > most ? w->speed[r] : most;
+    double share = most / w->bag_speed[bag];
+    s.heads = (int32_t)ceil(w->heads * share);
+    s.tokens = (int64_t)ceil((double)it->len * share) + g;
+    if (w->linear_s > 0) s.tokens += (int64_t)ceil(kfi_head_s(w, it) / (it->factor * w->linear_s));
+    if (s.tokens > w->max_chunk) s.tokens = w->max_chunk; /* others take the rest, up to that */
+    if (s.heads > w->heads) s.heads = w->heads;
+    if (s.tokens > it->len) s.tokens = it->len;
+  }
+  return kfi_share_load(&s, it->len, w->heads);
+}
+
+/* -------------------------------------------------------------- change the state */
+
+static double max_extra(const kfi_state *st, int32_t bag) {
+  const kfi_world *w = st->world;
+  double m = 0;
+  for (int32_t r = w->bag_first[bag]; r < w->bag_first[bag + 1]; r++) {
+    if (st->extra[r] > m) m = st->extra[r];
+  }
+  return m;
+}
+
+static inline void add_bag(kfi_state *st, int32_t b, double s) {
+  st->load[b] += s;
+  if (st->n_dirty < 4 * st->world->n_bags + 8) st->dirty[st->n_dirty++] = b;
+}
+
+/* Seconds on one rank only. */
+static void add_rank(kfi_state *st, int32_t r, double s) {
+  const kfi_world *w = st->world;
+  int32_t b = w->bag_of[r];
+  if (w->bag_first[b + 1] - w->bag_first[b] == 1) {
+    add_bag(st, b, s);
+  } else {
+    double before = max_extra(st, b);
+    st->extra[r] += s;
+    add_bag(st, b, max_extra(st, b) - before);
+  }
+}
+
+/* Insert into the bag's list, which is sorted by rising item. Mostly at the end. */
+static void link_item(kfi_state *st, int64_t j, int32_t bag) {
+  int32_t after = st->last[bag], i = (int32_t)j;
+  while (after >= 0 && after > i) after = st->prev[after];
+  int32_t before = after < 0 ? st->first[bag] : st->next[after];
+  st->prev[i] = after;
+  st->next[i] = before;
+  if (after < 0) st->first[bag] = i;
+  else st->next[after] = i;
+  if (before < 0) st->last[bag] = i;
+  else st->prev[before] = i;
+}
+
+static void unlink_item(kfi_state *st, int64_t j, int32_t bag) {
+  int32_t p = st->prev[j], n = st->next[j];
+  if (p < 0) st->first[bag] = n;
+  else st->next[p] = n;
+  if (n < 0) st->last[bag] = p;
+  else st->prev[n] = p;
+}
+
+void kfi_put_whole(kfi_state *st, int64_t j, int32_t bag) {
+  const kfi_item *it = &st->item[j];
+  double home_s, s = kfi_price_whole(st, j, bag, &home_s);
+  st->where[j] = bag;
+  link_item(st, j, bag);
+  add_bag(st, bag, s);
+  if (home_s > 0) add_rank(st, it->home, home_s);
+  if (st->mem) st->mem[bag] += kfi_whole_mem(st->world, it, bag);
+}
+
+/* Call f(bag, tokens) for what a set adds to the caps: the largest share in every bag. */
+static void add_set_mem(const kfi_state *st, int64_t *mem, int64_t j, const kfi_share *set,
+                        int32_t n, int sign) {
+  const kfi_world *w = st->world;
+  for (int32_t i = 0; i < n;) {
+    int32_t bag = w->bag_of[set[i].rank];
+    int64_t most = 0;
+    for (; i < n && w->bag_of[set[i].rank] == bag; i++) {
+      int64_t m = kfi_share_load(&set[i], st->item[j].len, w->heads);
+      if (m > most) most = m;
+    }
+    mem[bag] += sign * most;
+  }
+}
+
+bool kfi_put_set(kfi_state *st, int64_t j, const kfi_share *set, int32_t n) {
+  if (n == 1 && st->world->auto_bags) {
+    kfi_put_whole(st, j, set[0].rank);
+    return true;
+  }
+  int32_t s = st->free_slot, before = -1;
+  for (int32_t i = 0; i < n; i++, s = st->slot[s].in_set) {
+    if (s < 0) return false;
+  }
+  double home_s = kfi_price_set(st, j, set, n, st->set_cost);
+  st->where[j] = ~st->free_slot;
+  for (int32_t i = 0; i < n; i++) {
+    s = st->free_slot;
+    st->free_slot = st->slot[s].in_set;
+    if (before >= 0) st->slot[before].in_set = s;
+    before = s;
+    int32_t r = set[i].rank, old = st->rank_slot[r];
+    st->slot[s] = (kfi_slot){set[i], st->set_cost[i], (int32_t)j, -1, old, -1};
+    if (old >= 0) st->slot[old].rank_prev = s;
+    st->rank_slot[r] = s;
+    add_rank(st, r, st->set_cost[i]);
+  }
+  if (home_s > 0) add_rank(st, st->item[j].home, home_s);
+  if (st->mem) add_set_mem(st, st->mem, j, set, n, 1);
+  return true;
+}
+
+int32_t kfi_get_set(const kfi_state *st, int64_t j, kfi_share *set) {
+  if (st->where[j] >= 0) {
+    set[0] = (kfi_share){st->where[j], st->world->heads, st->item[j].len};
+    return 1;
+  }
+  int32_t n = 0;
+  for (int32_t s = ~st->where[j]; s >= 0; s = st->slot[s].in_set) set[n++] = st->slot[s].share;
+  return n;
+}
+
+/* What the home rank pays now for the rows of a split sequence. */
+static double set_home_s(const kfi_state *st, int64_t j) {
+  double sum = 0;
+  for (int32_t s = ~st->where[j]; s >= 0; s = st->slot[s].in_set) {
+    const kfi_share *h = &st->slot[s].share;
+    sum += route_s(st->world, st->item[j].home, h->rank, (double)h->tokens);
+  }
+  return sum;
+}
+
+void kfi_take_off(kfi_state *st, int64_t j) {
+  const kfi_item *it = &st->item[j];
+  if (!kfi_is_split(st, j)) {
+    int32_t bag = st->where[j];
+    double home_s, s = kfi_price_whole(st, j, bag, &home_s);
+    unlink_item(st, j, bag);
+    add_bag(st, bag, -s);
+    if (home_s > 0) add_rank(st, it->home, -home_s);
+    if (st->mem) st->mem[bag] -= kfi_whole_mem(st->world, it, bag);
+    return;
+  }
+  double home_s = set_home_s(st, j);
+  if (st->mem) {
+    int32_t n = kfi_get_set(st, j, st->set_b);
+    add_set_mem(st, st->mem, j, st->set_b, n, -1);
+  }
+  for (int32_t s = ~st->where[j], next; s >= 0; s = next) {
+    kfi_slot *k = &st->slot[s];
+    next = k->in_set;
+    if (k->rank_prev >= 0) st->slot[k->rank_prev].rank_next = k->rank_next;
+    else st->rank_slot[k->share.rank] = k->rank_next;
+    if (k->rank_next >= 0) st->slot[k->rank_next].rank_prev = k->rank_prev;
+    add_rank(st, k->share.rank, -k->cost_s);
+    k->in_set = st->free_slot;
+    st->free_slot = s;
+  }
+  if (home_s > 0) add_rank(st, it->home, -home_s);
+}
+
+/* -------------------------------------------------------------------- trials */
+
+/* delta is 0 between trials, so a bag that is touched twice may stand in the list twice;
+** kfi_trial_end counts it once because it clears delta as it goes. */
+static inline void touch(kfi_state *st, int32_t bag, double s) {
+  if (st->delta[bag] == 0) st->touched[st->n_touched++] = bag;
+  st->delta[bag] += s;
+}
+
+static void touch_rank(kfi_state *st, int32_t r, double s) {
+  const kfi_world *w = st->world;
+  int32_t b = w->bag_of[r];
+  if (w->bag_first[b + 1] - w->bag_first[b] == 1) {
+    touch(st, b, s);
+  } else {
+    double before = max_extra(st, b);
+    st->extra[r] += s;
+    touch(st, b, max_extra(st, b) - before);
+    st->extra[r] -= s;
+  }
+}
+
+/* Bytes that a share (or, with all heads, a whole sequence) adds on both ends of its links. */
+static double share_bytes(const kfi_state *st, const kfi_item *it, const kfi_share *s) {
+  const kfi_world *w = st->world;
+  double t = (double)s->tokens;
+  double crossing = t - t * s->heads / w->heads;
+  return w->ulysses_bytes * crossing + (s->rank == it->home ? 0 : w->route_bytes * t);
+}
+
+static double placed_bytes(const kfi_state *st, int64_t j) {
+  double sum = 0;
+  if (!kfi_is_split(st, j)) {
+    kfi_share s = {st->where[j], st->world->heads, st->item[j].len};
+    return share_bytes(st, &st->item[j], &s);
+  }
+  for (int32_t s = ~st->where[j]; s >= 0; s = st->slot[s].in_set) {
+    sum += share_bytes(st, &st->item[j], &st->slot[s].share);
+  }
+  return sum;
+}
+
+double kfi_state_bytes(const kfi_state *st) {
+  double sum = 0;
+  for (int64_t j = 0; j < st->n_items; j++) sum += placed_bytes(st, j);
+  return sum;
+}
+
+void kfi_trial_off(kfi_state *st, int64_t j) {
+  const kfi_item *it = &st->item[j];
+  if (st->bytes_per_s > 0) st->bytes_delta -= placed_bytes(st, j);
+  if (!kfi_is_split(st, j)) {
+    int32_t bag = st->where[j];
+    double home_s, s = kfi_price_whole(st, j, bag, &home_s);
+    touch(st, bag, -s);
+    if (home_s > 0) touch_rank(st, it->home, -home_s);
+    if (st->mem) st->mem_delta[bag] -= kfi_whole_mem(st->world, it, bag);
+    return;
+  }
+  double home_s = set_home_s(st, j);
+  for (int32_t s = ~st->where[j]; s >= 0; s = st->slot[s].in_set) {
+    touch_rank(st, st->slot[s].share.rank, -st->slot[s].cost_s);
+  }
+  if (home_s > 0) touch_rank(st, it->home, -home_s);
+  if (st->mem) {
+    int32_t n = kfi_get_set(st, j, st->set_b);
+    add_set_mem(st, st->mem_delta, j, st->set_b, n, -1);
+  }
+}
+
+void kfi_trial_whole(kfi_state *st, int64_t j, int32_t bag) {
+  double home_s, s = kfi_price_whole(st, j, bag, &home_s);
+  touch(st, bag, s);
+  if (st->bytes_per_s > 0) {
+    kfi_share all = {bag, st->world->heads, st->item[j].len};
+    st->bytes_delta += share_bytes(st, &st->item[j], &all);
+  }
+  if (home_s > 0) touch_rank(st, st->item[j].home, home_s);
+  if (st->mem) st->mem_delta[bag] += kfi_whole_mem(st->world, &st->item[j], bag);
+}
+
+void kfi_trial_set(kfi_state *st, int64_t j, const kfi_share *set, int32_t n) {
+  double home_s = kfi_price_set(st, j, set, n, st->set_cost);
+  for (int32_t i = 0; i < n; i++) {
+    touch_rank(st, set[i].rank, st->set_cost[i]);
+    if (st->bytes_per_s > 0) st->bytes_delta += share_bytes(st, &st->item[j], &set[i]);
+  }
+  if (home_s > 0) touch_rank(st, st->item[j].home, home_s);
+  if (st->mem) add_set_mem(st, st->mem_delta, j, set, n, 1);
+}
+
+/* x^(2^squarings), continued by its tangent where it would grow out of bounds. */
+static inline double power(double x, int squarings) {
+  double over = x > STEEP ? x - STEEP : 0;
+  if (over > 0) x = STEEP;
+  for (int i = 0; i < squarings; i++) x *= x;
+  return x + over * x * (double)(1 << squarings) / STEEP;
+}
+
+double kfi_trial_end(kfi_state *st) {
+  double per_target = 1 / st->target_s, gain = 0;
+  bool fits = true;
+  for (int32_t i = 0; i < st->n_touched; i++) {
+    int32_t b = st->touched[i];
+    double d = st->delta[b];
+    st->delta[b] = 0;
+    gain += power((st->load[b] + d) * per_target, st->sharpness) -
+            power(st->load[b] * per_target, st->sharpness);
+    if (st->mem) {
+      const int64_t *cap = st->world->bag_cap;
+      if (cap && st->mem_delta[b] > 0 && st->mem[b] + st->mem_delta[b] > cap[b]) fits = false;
+      st->mem_delta[b] = 0;
+    }
+  }
+  if (st->bytes_per_s > 0) {
+    gain = gain * st->target_s / (1 << st->sharpness) + st->bytes_delta / st->bytes_per_s;
+    st->bytes_delta = 0;
+  }
+  st->n_touched = 0;
+  st->moves++;
+  return fits ? gain : INFINITY;
+}

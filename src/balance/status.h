@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How the rest of the library records a failure; see status.c. */
+#ifndef KFI_STATUS_H
+#define KFI_STATUS_H
+
+#include "knapformer.h"
+
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+/* Record one sentence for kf_last_error() and return `status`: `return kfi_fail(KF_EINVAL, ...)`. */
+kf_status
+kfi_fail(kf_status status, const char *format, ...);
+
+/* kfi_fail for an allocation: "out of memory: N bytes for WHAT". */
+kf_status kfi_fail_memory(size_t n_bytes, const char *what);
+
+#endif

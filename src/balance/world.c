@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The options of a planner, checked once and resolved into what the inner loops read. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+static kf_status check_cost(const kf_cost *c) {
+  const struct {
+    const char *name;
+    double value, min;
+    bool may_be_inf;
+  } number[] = {
+    {"linear_s", c->linear_s, 0, false},
+    {"quadratic_s", c->quadratic_s, 0, false},
+    {"constant_s", c->constant_s, 0, false},
+    {"ulysses_bytes", c->ulysses_bytes, 0, false},
+    {"route_bytes", c->route_bytes, 0, false},
+    {"cluster.intra_Bps", c->cluster.intra_Bps, 1, true},
+    {"cluster.inter_Bps", c->cluster.inter_Bps, 1, true},
+    {"cluster.latency_s", c->cluster.latency_s, 0, false},
+  };
+  for (size_t i = 0; i < sizeof number / sizeof number[0]; i++) {
+    double v = number[i].value;
+    if (!(v >= number[i].min) || (isinf(v) && !number[i].may_be_inf)) {
+      return kfi_fail(KF_EINVAL, "cost: %s is %g, expected a %snumber of at least %g",
+                      number[i].name, v, number[i].may_be_inf ? "" : "finite ", number[i].min);
+    }
+  }
+  if (c->heads < 1 || c->heads > KF_MAX_HEADS) {
+    return kfi_fail(KF_EINVAL, "cost: %d heads, expected 1 to %d", c->heads, KF_MAX_HEADS);
+  }
+  if (c->layers < 1) return kfi_fail(KF_EINVAL, "cost: %d layers, expected 1 or more", c->layers);
+  if (c->cluster.n_ranks < 1 || c->cluster.n_ranks > KF_MAX_RANKS) {
+    return kfi_fail(KF_EINVAL, "cost: a cluster of %d ranks, expected 1 to %d", c->cluster.n_ranks,
+                    KF_MAX_RANKS);
+  }
+  if (c->cluster.ranks_per_node < 1) {
+    return kfi_fail(KF_EINVAL, "cost: %d ranks a node, expected 1 or more",
+                    c->cluster.ranks_per_node);
+  }
+  return KF_OK;
+}
+
+static kf_status check_options(const kf_planner_options *o) {
+  kf_status status = check_cost(&o->cost);
+  int32_t n = o->cost.cluster.n_ranks;
+  if (status) return status;
+  for (int32_t r = 0; o->speed && r < n; r++) {
+    if (!(o->speed[r] >= 1e-6) || !(o->speed[r] <= 1e6)) {
+      return kfi_fail(KF_EINVAL, "speed of rank %d is %g, expected 1e-6 to 1e6", r, o->speed[r]);
+    }
+  }
+  for (int32_t r = 0; o->mem_tokens && r < n; r++) {
+    if (o->mem_tokens[r] < 0) {
+      return kfi_fail(KF_EINVAL, "memory cap of rank %d is %lld tokens, expected 0 or more", r,
+                      (long long)o->mem_tokens[r]);
+    }
+  }
+  if (o->bags && o->bags->n_ranks != n) {
+    return kfi_fail(KF_EINVAL, "bags cover %d ranks, expected the cluster's %d", o->bags->n_ranks, n);
+  }
+  if (o->max_chunk_size < 0) {
+    return kfi_fail(KF_EINVAL, "max_chunk_size is %lld, expected 0 (none) or more",
+                    (long long)o->max_chunk_size);
+  }
+  if (o->budget < 0) {
+    return kfi_fail(KF_EINVAL, "budget is %lld moves, expected 0 (default) or more",
+                    (long long)o->budget);
+  }
+  if (o->affinity != KF_AFFINITY_FILL && o->affinity != KF_AFFINITY_SPREAD) {
+    return kfi_fail(KF_EINVAL, "affinity is %d, expected KF_AFFINITY_FILL or KF_AFFINITY_SPREAD",
+                    (int)o->affinity);
+  }
+  return KF_OK;
+}
+
+/* Speeds, caps and bags are copied: the caller's arrays are only borrowed. */
+static void copy_ranks(kfi_world *w, const kf_planner_options *o, kfi_layout *lay) {
+  int32_t n = w->n_ranks;
+  double *speed = KFI_TAKE(lay, double, n), *slow = KFI_TAKE(lay, double, n);
+  int64_t *cap = o->mem_tokens ? KFI_TAKE(lay, int64_t, n) : NULL;
+  int32_t *first = KFI_TAKE(lay, int32_t, w->n_bags + 1), *bag_of = KFI_TAKE(lay, int32_t, n);
+  double *bag_speed = KFI_TAKE(lay, double, w->n_bags);
+  int64_t *bag_cap = o->mem_tokens ? KFI_TAKE(lay, int64_t, w->n_bags) : NULL;
+  if (!lay->base) return;
+
+  w->max_speed = 0, w->min_speed = INFINITY, w->total_speed = 0;
+  w->max_cap = o->mem_tokens ? 0 : INT64_MAX;
+  for (int32_t r = 0; r < n; r++) {
+    speed[r] = o->speed ? o->speed[r] : 1;
+    slow[r] = 1 / speed[r];
+    w->total_speed += speed[r];
+    if (speed[r] > w->max_speed) w->max_speed = speed[r];
+    if (speed[r] < w->min_speed) w->min_speed = speed[r];
+    if (cap && (cap[r] = o->mem_tokens[r]) > w->max_cap) w->max_cap = cap[r];
+  }
+  w->equal_speeds = w->max_speed == w->min_speed;
+  for (int32_t b = 0; b <= w->n_bags; b++) first[b] = o->bags ? o->bags->first[b] : b;
+  for (int32_t b = 0; b < w->n_bags; b++) {
+    bag_speed[b] = 0;
+    if (cap) bag_cap[b] = cap[first[b]];
+    if (first[b + 1] - first[b] > w->max_bag) w->max_bag = first[b + 1] - first[b];
+    for (int32_t r = first[b]; r < first[b + 1]; r++) {
+      bag_of[r] = b;
+      bag_speed[b] += speed[r];
+      if (cap && cap[r] < bag_cap[b]) bag_cap[b] = cap[r];
+    }
+  }
+  w->speed = speed, w->slow = slow, w->cap = cap;
+  w->bag_first = first, w->bag_of = bag_of, w->bag_speed = bag_speed, w->bag_cap = bag_cap;
+}
+
+kf_status kfi_world_create(const kf_planner_options *o, kfi_world *w, kfi_buffer *buffer) {
+  kf_status status = check_options(o);
+  if (status) return status;
+  const kf_cost *c = &o->cost;
+  const kf_cluster *k = &c->cluster;
+  *w = (kfi_world){
+    .n_ranks = k->n_ranks,
+    .heads = c->heads,
+    .ranks_per_node = k->ranks_per_node < k->n_ranks ? k->ranks_per_node : k->n_ranks,
+    .linear_s = c->linear_s,
+    .quadratic_s = c->quadratic_s,
+    .constant_s = c->constant_s,
+    .ulysses_intra_s = c->ulysses_bytes / k->intra_Bps / c->heads,
+    .ulysses_inter_s = c->ulysses_bytes / k->inter_Bps / c->heads,
+    .route_intra_s = c->route_bytes / k->intra_Bps,
+    .route_inter_s = c->route_bytes / k->inter_Bps,
+    .ulysses_latency_s = k->latency_s * 4 * c->layers,
+    .route_latency_s = k->latency_s * 4,
+    .ulysses_bytes = c->ulysses_bytes,
+    .route_bytes = c->route_bytes,
+    .max_chunk = o->max_chunk_size ? o->max_chunk_size : INT64_MAX,
+    .budget = o->budget,
+    .affinity = o->affinity,
+    .auto_bags = !o->bags,
+    .n_bags = o->bags ? o->bags->n_bags : k->n_ranks,
+    .bags_per_group = o->bags ? o->bags->bags_per_group : k->n_ranks,
+  };
+  w->n_nodes = (w->n_ranks + w->ranks_per_node - 1) / w->ranks_per_node;
+  w->free_links = w->ulysses_intra_s == 0 && w->ulysses_inter_s == 0 && w->route_intra_s == 0 &&
+                  w->route_inter_s == 0 && k->latency_s == 0;
+  kfi_layout lay = {0};
+  copy_ranks(w, o, &lay);
+  lay.base = kfi_buffer_reserve(buffer, lay.n_bytes);
+  if (!lay.base) return KF_ENOMEM;
+  lay.n_bytes = 0;
+  copy_ranks(w, o, &lay);
+  return KF_OK;
+}
