@@ -104,6 +104,6 @@ kf_status kfi_construct_by_memory(kfi_state *st) {
     kf_status status = kfi_place_by_memory(st, j);
     if (status) return status;
   }
-  st->n_dirty = 0;
+  kfi_clean(st);
   return KF_OK;
 }

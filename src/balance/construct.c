@@ -21,6 +21,8 @@
 
 void kfi_builder_layout(kfi_builder *b, const kfi_world *w, kfi_layout *lay) {
   b->node_load = KFI_TAKE(lay, double, w->n_nodes);
+  b->node_is_dirty = KFI_TAKE(lay, bool, w->n_nodes);
+  b->dirty_node = KFI_TAKE(lay, int32_t, w->n_nodes);
   b->node_win = KFI_TAKE(lay, int32_t, 2 * kfi_tree_size(w->n_nodes));
   b->bag_win = KFI_TAKE(lay, int32_t, 2 * kfi_tree_size(w->n_bags));
   b->rank = KFI_TAKE(lay, int32_t, w->n_ranks);
@@ -34,23 +36,38 @@ typedef struct builder {
   kfi_builder *b;
   kfi_tree node, bag;
   double target_s;
+  int32_t n_dirty_nodes;
 } builder;
 
-/* Load changed: bring the trees up to date. */
+/* Bring the tree of ranks up to date with the loads that changed; before asking it. */
 static void settle(builder *u) {
   kfi_state *st = u->st;
-  const kfi_world *w = st->world;
   for (int32_t i = 0; i < st->n_dirty; i++) {
-    int32_t r = st->dirty[i], m = kfi_node(w, r), first = m * w->ranks_per_node;
+    int32_t r = st->dirty[i], m = kfi_node(st->world, r);
     kfi_tree_update(&u->bag, r);
+    if (u->b->node_is_dirty[m]) continue;
+    u->b->node_is_dirty[m] = true;
+    u->b->dirty_node[u->n_dirty_nodes++] = m;
+  }
+  kfi_clean(st);
+}
+
+/* The same for the tree of nodes. A node's key is minus the room that its ranks have. */
+static void settle_nodes(builder *u) {
+  const kfi_world *w = u->st->world;
+  settle(u);
+  for (int32_t i = 0; i < u->n_dirty_nodes; i++) {
+    int32_t m = u->b->dirty_node[i], first = m * w->ranks_per_node;
     double sum = 0;
     for (int32_t q = first; q < first + w->ranks_per_node && q < w->n_ranks; q++) {
-      sum += (st->load[q] < u->target_s ? st->load[q] : u->target_s) - u->target_s;
+      double load = u->st->load[q];
+      sum += (load < u->target_s ? load : u->target_s) - u->target_s;
     }
     u->b->node_load[m] = sum;
+    u->b->node_is_dirty[m] = false;
     kfi_tree_update(&u->node, m);
   }
-  st->n_dirty = 0;
+  u->n_dirty_nodes = 0;
 }
 
 /* ---------------------------------------------------------------------- sets */
@@ -131,19 +148,21 @@ static void share_heads(const builder *u, kfi_share *set, int32_t n) {
   for (int32_t i = 0; left > 0; i = (i + 1) % n, left--) set[i].heads++;
 }
 
-/* Cut item j over ranks of one node, or of several if no node has the room. */
-static kf_status place_cut(builder *u, int64_t j) {
-  kfi_state *st = u->st;
-  const kfi_world *w = st->world;
-  const kfi_item *it = &st->item[j];
-  double l = (double)it->len, T = u->target_s;
+/* How split.c would cut item j in a node of empty ranks; n = 0: not at all. Items of nearly the
+** same length, which come one after the other, share a cut: only its heads are taken over. */
+static const kfi_pattern *ideal_cut(builder *u, const kfi_item *it) {
+  const kfi_world *w = u->st->world;
+  kfi_builder *b = u->b;
+  double l = (double)it->len;
+  if (b->cut_len > 0 && l <= b->cut_len && l > 0.99 * b->cut_len && it->factor == b->cut_factor) {
+    return &b->cut;
+  }
   int64_t most = w->max_chunk < w->max_cap ? w->max_chunk : w->max_cap;
-  kfi_pattern p;
   kfi_cut cut = {
     .token_s = it->factor * w->linear_s * l,
     .head_s = kfi_head_s(w, it) * w->heads,
     .ulysses_s = w->ulysses_intra_s * l * w->heads,
-    .limit_s = T - it->factor * w->constant_s - 2 * w->ulysses_latency_s,
+    .limit_s = u->target_s - it->factor * w->constant_s - 2 * w->ulysses_latency_s,
     .latency_s = w->ulysses_latency_s,
     .x_max = most < it->len ? (double)most / l : 1,
     .y_max = w->max_cap < it->len ? (double)w->max_cap / l : 1,
@@ -151,14 +170,29 @@ static kf_status place_cut(builder *u, int64_t j) {
     .n_ranks = w->ranks_per_node,
   };
   cut.weight = w->free_links ? 1 : 2 * cut.ulysses_s;
-  bool cuts = kfi_cut_best(&cut, &p);
-  double need = it->work + (cuts ? cut.weight * (1 - p.inside) * !w->free_links : 0);
+  kfi_cut_best(&cut, &b->cut);
+  b->cut_len = l;
+  b->cut_factor = it->factor;
+  return &b->cut;
+}
+
+/* Cut item j over ranks of one node, or of several if no node has the room. */
+static kf_status place_cut(builder *u, int64_t j) {
+  kfi_state *st = u->st;
+  const kfi_world *w = st->world;
+  const kfi_item *it = &st->item[j];
+  double l = (double)it->len, T = u->target_s;
+  int64_t most = w->max_chunk < w->max_cap ? w->max_chunk : w->max_cap;
+  const kfi_pattern *p = ideal_cut(u, it);
+  double exchange_s = 2 * w->ulysses_intra_s * l * w->heads;
+  double need = it->work + (p->n ? exchange_s * (1 - p->inside) : 0);
 
   int32_t home = it->home, node = kfi_node(w, home), n_ranks = 0, n = 0;
+  settle_nodes(u);
   bool one_node = true;
   if (-u->b->node_load[node] < need) node = kfi_tree_best(&u->node);
   n_ranks = list_node(u, node, home, 0);
-  if (!cuts || -u->b->node_load[node] < 0.9 * need) {
+  if (!p->n || -u->b->node_load[node] < 0.9 * need) {
     /* several nodes: the emptiest first, until there is room */
     double room = -u->b->node_load[node];
     one_node = false;
@@ -171,11 +205,11 @@ static kf_status place_cut(builder *u, int64_t j) {
   /* full shares need empty ranks */
   int32_t empty = 0;
   while (empty < n_ranks && u->b->room[u->b->rank[empty]] > 0.9 * T) empty++;
-  if (one_node && cuts && p.n <= n_ranks && empty >= p.n - 1) {
-    n = p.n;
-    for (int32_t i = 0; i < n; i++) st->set[i] = (kfi_share){u->b->rank[i], p.heads[i], 0};
-    double last = p.x[n - 1] * cut.token_s +
-                  p.heads[n - 1] * cut.head_s / w->heads; /* fits best where room is least */
+  if (one_node && p->n && p->n <= n_ranks && empty >= p->n - 1) {
+    n = p->n;
+    for (int32_t i = 0; i < n; i++) st->set[i] = (kfi_share){u->b->rank[i], p->heads[i], 0};
+    double last = p->x[n - 1] * it->factor * w->linear_s * l +
+                  p->heads[n - 1] * kfi_head_s(w, it); /* fits best where room is least */
     for (int32_t i = n_ranks - 1; i >= n - 1; i--) {
       if (u->b->room[u->b->rank[i]] >= last * 1.1 || i == n - 1) {
         st->set[n - 1].rank = u->b->rank[i];
@@ -215,6 +249,7 @@ static bool place_misfit(builder *u, int64_t j, int32_t r) {
   const kfi_world *w = st->world;
   const kfi_item *it = &st->item[j];
   int32_t n = list_node(u, kfi_node(w, r), it->home, 0);
+  int32_t tries = 0;
   double best = -1, cost[2];
   kfi_share kept[2];
   for (int32_t i = 0; i < n && i < 4; i++) {
@@ -230,7 +265,7 @@ static bool place_misfit(builder *u, int64_t j, int32_t r) {
       if (inside <= best) continue;
       kfi_share sorted[2] = {set[r < q ? 0 : 1], set[r < q ? 1 : 0]};
       kfi_price_set(st, j, sorted, 2, cost);
-      st->moves++;
+      tries++;
       bool ok = true;
       for (int k = 0; k < 2; k++) ok &= st->load[sorted[k].rank] + cost[k] <= u->target_s * 1.0001;
       if (!ok) continue;
@@ -238,6 +273,7 @@ static bool place_misfit(builder *u, int64_t j, int32_t r) {
       kept[0] = sorted[0], kept[1] = sorted[1];
     }
   }
+  st->moves += tries / 8; /* a price is much cheaper than a move */
   return best >= 0 && kfi_set_fits(st, j, kept, 2) && kfi_put_set(st, j, kept, 2);
 }
 
@@ -270,6 +306,7 @@ static kf_status place_whole(builder *u, int64_t j) {
   int32_t home = st->item[j].home, r = home;
   if (!fits(u, j, r)) r = best_fit(u, j, home);
   if (r < 0) {
+    settle(u);
     int32_t least = kfi_tree_best(&u->bag);
     if (fits(u, j, least)) r = best_fit(u, j, least);
     if (r < 0 && st->item[j].work > 0.05 * u->target_s && st->world->n_ranks > 1) {
@@ -293,9 +330,11 @@ kf_status kfi_construct_auto(kfi_state *st, kfi_builder *b, double target_s) {
   };
   kfi_state_reset(st);
   st->target_s = target_s;
+  b->cut_len = 0;
   for (int32_t m = 0; m < w->n_nodes; m++) {
     int32_t first = m * w->ranks_per_node, left = w->n_ranks - first;
     b->node_load[m] = -target_s * (left < w->ranks_per_node ? left : w->ranks_per_node);
+    b->node_is_dirty[m] = false;
   }
   kfi_tree_build(&u.node);
   kfi_tree_build(&u.bag);
@@ -306,7 +345,7 @@ kf_status kfi_construct_auto(kfi_state *st, kfi_builder *b, double target_s) {
                        : w->n_ranks > 1 ? place_cut(&u, j)
                                         : kfi_place_by_memory(st, j);
     if (status) return status;
-    settle(&u);
   }
+  kfi_clean(st);
   return KF_OK;
 }

@@ -219,6 +219,6 @@ kf_status kfi_construct_fixed(kfi_state *st, kfi_builder *build, kfi_rule rule) 
       }
     }
   }
-  st->n_dirty = 0;
+  kfi_clean(st);
   return KF_OK;
 }

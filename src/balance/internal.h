@@ -59,7 +59,8 @@ typedef struct kfi_world {
   int32_t n_bags, bags_per_group, max_bag; /* auto: every rank is a bag of one, one group */
   const int32_t *bag_first;                /* (n_bags + 1) */
   const int32_t *bag_of;                   /* (n_ranks) */
-  const double *bag_speed;                 /* (n_bags) sum of its ranks' */
+  const int32_t *node_of;                  /* (n_ranks) */
+  const double *bag_speed, *bag_slow;      /* (n_bags) sum of its ranks' speeds, and 1/that */
   const int64_t *bag_cap;                  /* (n_bags) least of its ranks', or NULL */
   const double *speed, *slow;              /* (n_ranks) and 1/speed */
   const int64_t *cap;                      /* (n_ranks) or NULL */
@@ -68,7 +69,7 @@ typedef struct kfi_world {
 /* Check the options and resolve them; the arrays go into `buffer`. */
 kf_status kfi_world_create(const kf_planner_options *options, kfi_world *world, kfi_buffer *buffer);
 
-static inline int32_t kfi_node(const kfi_world *w, int32_t rank) { return rank / w->ranks_per_node; }
+static inline int32_t kfi_node(const kfi_world *w, int32_t rank) { return w->node_of[rank]; }
 
 /* Seconds that one routed token costs its home, and its holder. */
 static inline double kfi_route_s(const kfi_world *w, int32_t r, int32_t q) {

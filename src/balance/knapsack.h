@@ -95,11 +95,14 @@ typedef struct kfi_state {
   int64_t *mem_delta;
   int32_t *touched; /* (4 n_bags + 8) */
   int32_t n_touched;
-  int32_t *dirty; /* (4 n_bags + 8) bags whose load changed since someone emptied the list */
+  int32_t *dirty; /* (n_bags) bags whose load changed since someone emptied the list */
   int32_t n_dirty;
+  bool *is_dirty; /* (n_bags) is in that list */
+  double *worth;  /* (n_bags) what the load counts in the objective */
   kfi_share *set, *set_b; /* (n_ranks) scratch: the sets a move would make */
   double *set_cost;       /* (n_ranks) scratch of pricing */
   int64_t moves, budget;  /* evaluated, allowed */
+  double enough_s;        /* no need to bring the largest load below this */
 } kfi_state;
 
 /* Lay the state's arrays out; all but the pointers is undefined until kfi_state_reset. */
@@ -120,6 +123,9 @@ void kfi_put_whole(kfi_state *st, int64_t j, int32_t bag);
 bool kfi_put_set(kfi_state *st, int64_t j, const kfi_share *set, int32_t n); /* false: no slots */
 void kfi_take_off(kfi_state *st, int64_t j);
 
+/* Forget which loads changed. */
+void kfi_clean(kfi_state *st);
+
 /* The shares of a placed item; returns how many. Auto, or a set. */
 int32_t kfi_get_set(const kfi_state *st, int64_t j, kfi_share *set);
 
@@ -133,6 +139,7 @@ void kfi_trial_off(kfi_state *st, int64_t j);
 void kfi_trial_whole(kfi_state *st, int64_t j, int32_t bag);
 void kfi_trial_set(kfi_state *st, int64_t j, const kfi_share *set, int32_t n);
 double kfi_trial_end(kfi_state *st);
+void kfi_appraise(kfi_state *st, int32_t bag); /* bring worth up to date */
 double kfi_state_bytes(const kfi_state *st); /* both ends of every link; auto only */
 
 /* What the cap counts for a whole sequence on one rank of a bag. */
@@ -182,10 +189,14 @@ static inline int32_t kfi_tree_best(const kfi_tree *t) { return t->win[1]; }
 /* Scratch of the constructions. */
 typedef struct kfi_builder {
   double *node_load;          /* (n_nodes) minus capacity: the emptiest is the least */
+  bool *node_is_dirty;         /* (n_nodes) its key is not up to date */
+  int32_t *dirty_node;         /* (n_nodes) those nodes */
   int32_t *node_win, *bag_win; /* trees */
   int32_t *rank;              /* (n_ranks) */
   double *room;               /* (n_ranks) */
   double *bag_work, *group_work; /* (2 n_bags), (n_groups) */
+  kfi_pattern cut;             /* the last one, and for what */
+  double cut_len, cut_factor;  /* len 0: none */
 } kfi_builder;
 
 void kfi_builder_layout(kfi_builder *b, const kfi_world *w, kfi_layout *lay);
@@ -228,7 +239,10 @@ typedef struct kfi_refiner {
 
 void kfi_refiner_layout(kfi_refiner *f, const kfi_world *w, kfi_layout *lay);
 void kfi_refine(kfi_state *st, kfi_refiner *f, int sharpness, bool in_node);
-bool kfi_level_nodes(kfi_state *st);
+/* Exchange between the fullest and the emptiest node; false: nothing to gain. `node_s`: n_nodes,
+** filled by kfi_node_means and kept up to date. */
+void kfi_node_means(const kfi_state *st, double *node_s);
+bool kfi_level_nodes(kfi_state *st, double *node_s);
 
 /* ------------------------------------------------------- spread.c: even out memory */
 

@@ -9,7 +9,7 @@
 ** Moves a microsecond of search: what one core of a 2023 server evaluates, measured once and
 ** then fixed for ever, because the plan depends on it.
 */
-#define MOVES_PER_US 10
+#define MOVES_PER_US 8
 
 struct kf_planner {
   kfi_world world;

@@ -11,6 +11,8 @@
 #define WINDOW 16 /* neighbours that are looked at */
 #define N_NEAR 3  /* of them, the least loaded are tried */
 #define N_FIXED 6 /* the same for fixed bags */
+#define GOOD_ENOUGH 0.02 /* an exchange need not come nearer than this share of what is wanted */
+#define STEPS_A_MOVE 12 /* list steps that count as one move */
 #define TWO_LIMIT 16 /* items of a bag from which pairs are formed */
 
 void kfi_refiner_layout(kfi_refiner *f, const kfi_world *w, kfi_layout *lay) {
@@ -144,8 +146,8 @@ static void try_shift(refiner *u, int64_t a, int32_t r, int32_t q, int32_t heads
 
 /* Work that should go from r to q to make them level. */
 static double level(const kfi_state *st, int32_t r, int32_t q) {
-  const double *speed = st->world->bag_speed;
-  return (st->load[r] - st->load[q]) / (1 / speed[r] + 1 / speed[q]);
+  const double *slow = st->world->bag_slow;
+  return (st->load[r] - st->load[q]) / (slow[r] + slow[q]);
 }
 
 /* Of the whole items of r, those whose leaving for q would come nearest to levelling. */
@@ -164,12 +166,14 @@ static void try_leave(refiner *u, int32_t r, int32_t q) {
   if (above >= 0 && st->item[above].work < 2 * want) try_whole(u, above, q);
 }
 
-/* The pair of wholes on r and q whose exchange comes nearest to levelling: two fingers. */
-static void try_exchange(refiner *u, int32_t r, int32_t q) {
+/* The pair of wholes on r and q whose exchange comes nearest to levelling: two fingers. True: it
+** levels them, there is no need to look further. */
+static bool try_exchange(refiner *u, int32_t r, int32_t q) {
   kfi_state *st = u->st;
   double want = level(st, r, q), best = want;
-  int32_t a = st->first[r], b = st->first[q], best_a = -1, best_b = -1;
+  int32_t a = st->first[r], b = st->first[q], best_a = -1, best_b = -1, steps = 0;
   while (a >= 0 && b >= 0) {
+    steps++;
     double d = st->item[a].work - st->item[b].work, miss = fabs(d - want);
     if (miss < best) {
       best = miss;
@@ -178,7 +182,9 @@ static void try_exchange(refiner *u, int32_t r, int32_t q) {
     if (d > want) a = st->next[a];
     else b = st->next[b];
   }
+  st->moves += steps / STEPS_A_MOVE;
   if (best_a >= 0) try_swap(u, best_a, -1, best_b);
+  return best_a >= 0 && u->best.b == best_b && best <= want * GOOD_ENOUGH;
 }
 
 /*
@@ -189,10 +195,10 @@ static void try_two_for_one(refiner *u, int32_t r, int32_t q, int sign) {
   kfi_state *st = u->st;
   double want = sign * level(st, r, q), best = fabs(want);
   int32_t two = sign > 0 ? r : q, one = sign > 0 ? q : r, n = 0;
-  int32_t best_a = -1, best_b = -1, best_c = -1;
+  int32_t best_a = -1, best_b = -1, best_c = -1, steps = 0;
   for (int32_t c = st->first[two]; c >= 0 && n < TWO_LIMIT; c = st->next[c], n++) {
-    int32_t a = st->next[c], b = st->first[one], steps = 0;
-    while (a >= 0 && b >= 0 && steps++ < 4 * TWO_LIMIT) {
+    int32_t a = st->next[c], b = st->first[one], end = steps + 4 * TWO_LIMIT;
+    while (a >= 0 && b >= 0 && steps++ < end) {
       double d = st->item[c].work + st->item[a].work - st->item[b].work, miss = fabs(d - want);
       if (miss < best) {
         best = miss;
@@ -202,6 +208,7 @@ static void try_two_for_one(refiner *u, int32_t r, int32_t q, int sign) {
       else b = st->next[b];
     }
   }
+  st->moves += steps / STEPS_A_MOVE;
   if (best_a >= 0) try_swap(u, best_a, best_c, best_b);
 }
 
@@ -239,7 +246,7 @@ static bool improve(refiner *u, int32_t r) {
   for (int32_t i = 0; i < n; i++) {
     if (st->load[q[i]] >= st->load[r]) continue;
     try_leave(u, r, q[i]);
-    try_exchange(u, r, q[i]);
+    if (try_exchange(u, r, q[i])) break;
     if (!st->world->auto_bags) {
       try_two_for_one(u, r, q[i], 1);
       try_two_for_one(u, r, q[i], -1);
@@ -286,10 +293,11 @@ static void apply(refiner *u) {
   for (int32_t i = 0; i < st->n_dirty; i++) {
     int32_t b = st->dirty[i];
     u->f->key[b] = st->load[b];
+    kfi_appraise(st, b);
     kfi_tree_update(&u->max, b);
     kfi_tree_update(&u->min, b);
   }
-  st->n_dirty = 0;
+  kfi_clean(st);
 }
 
 void kfi_refine(kfi_state *st, kfi_refiner *f, int sharpness, bool in_node) {
@@ -306,11 +314,13 @@ void kfi_refine(kfi_state *st, kfi_refiner *f, int sharpness, bool in_node) {
   kfi_tree_build(&u.min);
   st->sharpness = sharpness;
   if (!(st->bytes_per_s > 0)) st->target_s = st->load[kfi_tree_best(&u.max)];
-  st->n_dirty = 0;
+  for (int32_t b = 0; b < w->n_bags; b++) kfi_appraise(st, b);
+  kfi_clean(st);
   bool moved = false;
   while (st->moves < st->budget) {
     int32_t r = kfi_tree_best(&u.max);
     if (st->bytes_per_s > 0 && f->key[r] >= 0 && f->key[r] <= st->target_s * 1.0002) break;
+    if (st->load[kfi_tree_best(&u.max)] <= st->enough_s && f->key[r] >= 0) break;
     if (f->key[r] < 0) {
       if (!moved) break;
       memcpy(f->key, st->load, (size_t)w->n_bags * sizeof(double));
@@ -330,30 +340,42 @@ void kfi_refine(kfi_state *st, kfi_refiner *f, int sharpness, bool in_node) {
 
 /* ---------------------------------------------------------------------- nodes */
 
-/* Mean load of a node's ranks. */
+static int32_t node_end(const kfi_world *w, int32_t m) {
+  int32_t end = (m + 1) * w->ranks_per_node;
+  return end < w->n_ranks ? end : w->n_ranks;
+}
+
 static double node_mean(const kfi_state *st, int32_t m) {
-  const kfi_world *w = st->world;
-  int32_t first = m * w->ranks_per_node, end = first + w->ranks_per_node;
+  int32_t first = m * st->world->ranks_per_node, end = node_end(st->world, m);
   double sum = 0;
-  if (end > w->n_ranks) end = w->n_ranks;
   for (int32_t r = first; r < end; r++) sum += st->load[r];
   return sum / (end - first);
 }
 
-/* The pair (a of r, b of q; b = -1: a alone) whose exchange comes nearest to `want` work. */
-static void nearest_pair(const kfi_state *st, int32_t r, int32_t q, double want, double *best,
-                         int32_t *best_a, int32_t *best_b) {
-  int32_t a = st->first[r], b = st->first[q];
-  for (int32_t k = a; k >= 0; k = st->next[k]) {
-    double miss = fabs(st->item[k].work - want);
-    if (miss < *best) *best = miss, *best_a = k, *best_b = -1;
+void kfi_node_means(const kfi_state *st, double *node_s) {
+  for (int32_t m = 0; m < st->world->n_nodes; m++) node_s[m] = node_mean(st, m);
+}
+
+typedef struct exchange {
+  double want, miss; /* work that should change nodes, and how far from it */
+  int32_t a, b;      /* b = -1: a alone */
+} exchange;
+
+/* The exchange between ranks r and q that comes nearest to e->want. */
+static int32_t nearest_exchange(const kfi_state *st, int32_t r, int32_t q, exchange *e) {
+  int32_t a = st->first[r], b = st->first[q], steps = 0;
+  for (int32_t k = a; k >= 0; k = st->next[k], steps++) {
+    double miss = fabs(st->item[k].work - e->want);
+    if (miss < e->miss) *e = (exchange){e->want, miss, k, -1};
+    if (st->item[k].work < e->want) break; /* falling: none nearer to come */
   }
-  while (a >= 0 && b >= 0) {
-    double d = st->item[a].work - st->item[b].work, miss = fabs(d - want);
-    if (miss < *best) *best = miss, *best_a = a, *best_b = b;
-    if (d > want) a = st->next[a];
+  for (; a >= 0 && b >= 0; steps++) {
+    double d = st->item[a].work - st->item[b].work, miss = fabs(d - e->want);
+    if (miss < e->miss) *e = (exchange){e->want, miss, a, b};
+    if (d > e->want) a = st->next[a];
     else b = st->next[b];
   }
+  return steps;
 }
 
 /*
@@ -361,37 +383,40 @@ static void nearest_pair(const kfi_state *st, int32_t r, int32_t q, double want,
 ** Change one whole sequence between the fullest and the emptiest node so that their sums come
 ** nearest; that their ranks then need levelling again is the caller's business.
 */
-bool kfi_level_nodes(kfi_state *st) {
+bool kfi_level_nodes(kfi_state *st, double *node_s) {
   const kfi_world *w = st->world;
-  int32_t high = 0, low = 0, best_a = -1, best_b = -1;
-  double high_s = -1, low_s = INFINITY;
-  for (int32_t m = 0; m < w->n_nodes; m++) {
-    double s = node_mean(st, m);
-    if (s > high_s) high_s = s, high = m;
-    if (s < low_s) low_s = s, low = m;
+  int32_t high = 0, low = 0, steps = 0;
+  for (int32_t m = 1; m < w->n_nodes; m++) {
+    if (node_s[m] > node_s[high]) high = m;
+    if (node_s[m] < node_s[low]) low = m;
   }
   if (high == low) return false;
-  int32_t n = w->ranks_per_node, low_first = low * n, least = low_first;
-  double want = (high_s - low_s) / 2 * n, best = want * 0.8;
-  for (int32_t r = high * n; r < (high + 1) * n && r < w->n_ranks; r++) {
-    for (int32_t q = low_first; q < low_first + n && q < w->n_ranks; q++) {
-      nearest_pair(st, r, q, want, &best, &best_a, &best_b);
-      if (st->load[q] < st->load[least]) least = q;
+  int32_t n = w->ranks_per_node, least = low * n;
+  double want = (node_s[high] - node_s[low]) / 2 * n;
+  exchange e = {want, want * 0.8, -1, -1};
+  for (int32_t q = low * n; q < node_end(w, low); q++) {
+    if (st->load[q] < st->load[least]) least = q;
+  }
+  for (int32_t r = high * n; r < node_end(w, high) && e.miss > want * GOOD_ENOUGH; r++) {
+    for (int32_t q = low * n; q < node_end(w, low) && e.miss > want * GOOD_ENOUGH; q++) {
+      steps += nearest_exchange(st, r, q, &e);
     }
   }
-  st->moves += n;
-  if (best_a < 0) return false;
-  int32_t from = st->where[best_a], to = best_b >= 0 ? st->where[best_b] : least;
-  kfi_trial_off(st, best_a);
-  kfi_trial_whole(st, best_a, to);
-  if (best_b >= 0) {
-    kfi_trial_off(st, best_b);
-    kfi_trial_whole(st, best_b, from);
+  st->moves += steps / STEPS_A_MOVE + 1;
+  if (e.a < 0) return false;
+  int32_t from = st->where[e.a], to = e.b >= 0 ? st->where[e.b] : least;
+  kfi_trial_off(st, e.a);
+  kfi_trial_whole(st, e.a, to);
+  if (e.b >= 0) {
+    kfi_trial_off(st, e.b);
+    kfi_trial_whole(st, e.b, from);
   }
   if (isinf(kfi_trial_end(st))) return false; /* a memory cap is in the way */
-  kfi_take_off(st, best_a);
-  if (best_b >= 0) kfi_take_off(st, best_b);
-  kfi_put_whole(st, best_a, to);
-  if (best_b >= 0) kfi_put_whole(st, best_b, from);
+  kfi_take_off(st, e.a);
+  if (e.b >= 0) kfi_take_off(st, e.b);
+  kfi_put_whole(st, e.a, to);
+  if (e.b >= 0) kfi_put_whole(st, e.b, from);
+  node_s[high] = node_mean(st, high);
+  node_s[low] = node_mean(st, low);
   return true;
 }

@@ -69,13 +69,16 @@ static void keep(run *u) {
 }
 
 /*
-** Targets above the bound: the room that routing and what cannot be levelled will need. One
+** Targets above the bound, in units of the slack that routing is expected to take. One
 ** construction is not robust, another target gives another assignment.
 */
-static const double target[] = {1.006, 1.003, 1.009,  1.001, 1.012, 1.004, 1.0075,
-                                1.002, 1.015, 1.0105, 1.005, 1.02,  1.03};
+static const double target[] = {1,    0.5, 1.5,  0.17, 2,   0.67, 1.25,
+                                0.33, 2.5, 1.75, 0.83, 3.3, 5};
 #define N_TARGETS ((int)(sizeof target / sizeof target[0]))
+#define LEVEL_FROM 0.005 /* a rank this far above the target means that a node is */
 #define SHARPNESS 8
+#define PACKING_SLACK 0.0005
+#define MOST_SLACK 0.02
 #define NEAR_HOME 0.9 /* a gain smaller than this makes a start from home worth while */
 
 /* By time; where the caps do not allow what that leads to, by memory. */
@@ -83,6 +86,12 @@ static kf_status construct(run *u, double target_s) {
   kf_status status = kfi_construct_auto(&u->now, &u->builder, target_s);
   if (status == KF_EINFEASIBLE) status = kfi_construct_by_memory(&u->now);
   return status;
+}
+
+static void level_nodes(run *u) {
+  int32_t left = 2 * u->world->n_nodes;
+  kfi_node_means(&u->now, u->builder.node_load);
+  while (left-- > 0 && kfi_level_nodes(&u->now, u->builder.node_load)) continue;
 }
 
 /* Everything whole at home, and what the refinement makes of that: never worse than nothing. */
@@ -99,36 +108,60 @@ static void search_home(run *u) {
   keep(u);
 }
 
-static double before_s(run *u) {
-  double *sum = u->builder.room, most = 0;
-  memset(sum, 0, (size_t)u->world->n_ranks * sizeof *sum);
+/*
+** What routing will take of a step, as a share of it: what ranks and nodes have above the mean
+** must leave them, at the price of the links it then crosses. Twice that, because what leaves is
+** not always what should; never below what packing needs. Also the step without any balancing.
+*/
+static double expected_slack(run *u, double *before_s) {
+  const kfi_world *w = u->world;
+  double *rank_s = u->builder.room, *node_s = u->builder.node_load;
+  double work = 0, tokens = 0, across = 0, inside = 0, mean = 0;
+  memset(rank_s, 0, (size_t)w->n_ranks * sizeof *rank_s);
+  memset(node_s, 0, (size_t)w->n_nodes * sizeof *node_s);
   for (int64_t j = 0; j < u->now.n_items; j++) {
-    int32_t r = u->item[j].home;
-    sum[r] += u->item[j].work * u->world->slow[r];
-    if (sum[r] > most) most = sum[r];
+    const kfi_item *it = &u->item[j];
+    rank_s[it->home] += it->work;
+    work += it->work;
+    tokens += (double)it->len;
   }
-  return most;
+  *before_s = 0;
+  mean = work / w->total_speed;
+  for (int32_t r = 0; r < w->n_ranks; r++) {
+    double over = rank_s[r] - w->speed[r] * mean;
+    if (rank_s[r] * w->slow[r] > *before_s) *before_s = rank_s[r] * w->slow[r];
+    if (over > 0) inside += over;
+    node_s[kfi_node(w, r)] += over;
+  }
+  for (int32_t m = 0; m < w->n_nodes; m++) across += node_s[m] > 0 ? node_s[m] : 0;
+  if (work <= 0) return PACKING_SLACK;
+  double routed_s = tokens / work * (across * w->route_inter_s + inside * w->route_intra_s);
+  double slack = 2 * 2 * routed_s / w->n_ranks / mean;
+  return slack < PACKING_SLACK ? PACKING_SLACK : slack < MOST_SLACK ? slack : MOST_SLACK;
 }
 
 static kf_status search_auto(run *u) {
-  const kfi_world *w = u->world;
   kfi_state *st = &u->now;
-  for (int i = 0; i < N_TARGETS && (i == 0 || st->moves < st->budget); i++) {
-    kf_status status = construct(u, u->bound_s * target[i]);
+  double before_s, slack = expected_slack(u, &before_s);
+  for (int i = 0; i < N_TARGETS && (i == 0 || (st->moves < st->budget && u->best_s > st->enough_s)); i++) {
+    kf_status status = construct(u, u->bound_s * (1 + slack * target[i]));
     if (status) return status;
-    for (int32_t k = 0; k < 2 * w->n_nodes && kfi_level_nodes(st); k++) continue;
+    bool fluid = st->n_items && kfi_is_split(st, 0);
+    keep(u);
+    if (fluid && max_load(st) > st->target_s * (1 + LEVEL_FROM)) level_nodes(u);
     kfi_refine(st, &u->refiner, SHARPNESS, true);
     kfi_refine(st, &u->refiner, SHARPNESS, false);
     keep(u);
     for (int k = 0; k < 6 && st->moves < st->budget; k++) {
       double before = max_load(st);
-      if (!kfi_level_nodes(st)) break;
+      kfi_node_means(st, u->builder.node_load);
+      if (!kfi_level_nodes(st, u->builder.node_load)) break;
       kfi_refine(st, &u->refiner, SHARPNESS, true);
       keep(u);
       if (max_load(st) >= before) break;
     }
   }
-  if (u->best_s > NEAR_HOME * before_s(u)) search_home(u);
+  if (u->best_s > NEAR_HOME * before_s) search_home(u);
   return KF_OK;
 }
 
@@ -152,7 +185,7 @@ static kf_status search_free(run *u) {
     kf_status status = construct(u, u->bound_s * free_target[i]);
     if (status) return status;
     st->target_s = u->bound_s * FREE_WALL;
-    for (int32_t k = 0; k < 2 * w->n_nodes && kfi_level_nodes(st); k++) continue;
+    level_nodes(u);
     kfi_refine(st, &u->refiner, FREE_SHARPNESS, true);
     kfi_refine(st, &u->refiner, FREE_SHARPNESS, false);
     double s = max_load(st), bytes = kfi_state_bytes(st);
@@ -243,8 +276,10 @@ static kf_status write_solution(run *u, kfi_search *search) {
 
 /* ---------------------------------------------------------------------- all */
 
+#define ENOUGH 0.001 /* with the default budget, so near to the bound is near enough */
+
 static int64_t default_budget(const kfi_world *w, const kf_batch *batch) {
-  return 200 + 12LL * w->n_ranks + batch->n_seqs / 8;
+  return 100 + 10LL * w->n_ranks + batch->n_seqs / 2;
 }
 
 kf_status kfi_search_run(kfi_search *search, const kfi_world *world, const kf_batch *batch,
@@ -263,6 +298,7 @@ kf_status kfi_search_run(kfi_search *search, const kfi_world *world, const kf_ba
   u.now.item = u.best.item = u.item;
   u.bound_s = kfi_bound(world, u.item, batch->n_seqs, u.builder.bag_work);
   u.now.budget = world->budget ? world->budget : default_budget(world, batch);
+  u.now.enough_s = u.bound_s * (1 + (world->budget ? 1e-5 : ENOUGH));
 
   if (!world->auto_bags) status = search_fixed(&u);
   else if (world->free_links) status = search_free(&u);

@@ -121,5 +121,5 @@ void kfi_spread(kfi_state *st, double fill_s) {
     }
     if (!gave) break;
   }
-  st->n_dirty = 0;
+  kfi_clean(st);
 }

@@ -34,7 +34,9 @@ void kfi_state_layout(kfi_state *st, kfi_layout *lay, int64_t n_items, int32_t n
   st->rank_slot = KFI_TAKE(lay, int32_t, n_ranks);
   st->delta = KFI_TAKE(lay, double, n_bags);
   st->touched = KFI_TAKE(lay, int32_t, 4 * n_bags + 8);
-  st->dirty = KFI_TAKE(lay, int32_t, 4 * n_bags + 8);
+  st->dirty = KFI_TAKE(lay, int32_t, n_bags);
+  st->is_dirty = KFI_TAKE(lay, bool, n_bags);
+  st->worth = KFI_TAKE(lay, double, n_bags);
   st->set = KFI_TAKE(lay, kfi_share, n_ranks);
   st->set_b = KFI_TAKE(lay, kfi_share, n_ranks);
   st->set_cost = KFI_TAKE(lay, double, n_ranks);
@@ -63,7 +65,8 @@ void kfi_state_reset(kfi_state *st) {
   const kfi_world *w = st->world;
   price_bags(st);
   for (int32_t b = 0; b < w->n_bags; b++) {
-    st->load[b] = st->delta[b] = 0;
+    st->load[b] = st->delta[b] = st->worth[b] = 0;
+    st->is_dirty[b] = false;
     st->first[b] = st->last[b] = -1;
     if (st->mem) st->mem[b] = st->mem_delta[b] = 0;
   }
@@ -184,7 +187,14 @@ static double max_extra(const kfi_state *st, int32_t bag) {
 
 static inline void add_bag(kfi_state *st, int32_t b, double s) {
   st->load[b] += s;
-  if (st->n_dirty < 4 * st->world->n_bags + 8) st->dirty[st->n_dirty++] = b;
+  if (st->is_dirty[b]) return;
+  st->is_dirty[b] = true;
+  st->dirty[st->n_dirty++] = b;
+}
+
+void kfi_clean(kfi_state *st) {
+  for (int32_t i = 0; i < st->n_dirty; i++) st->is_dirty[st->dirty[i]] = false;
+  st->n_dirty = 0;
 }
 
 /* Seconds on one rank only. */
@@ -331,10 +341,10 @@ static inline void touch(kfi_state *st, int32_t bag, double s) {
   st->delta[bag] += s;
 }
 
-static void touch_rank(kfi_state *st, int32_t r, double s) {
+static inline void touch_rank(kfi_state *st, int32_t r, double s) {
   const kfi_world *w = st->world;
   int32_t b = w->bag_of[r];
-  if (w->bag_first[b + 1] - w->bag_first[b] == 1) {
+  if (w->max_bag == 1 || w->bag_first[b + 1] - w->bag_first[b] == 1) {
     touch(st, b, s);
   } else {
     double before = max_extra(st, b);
@@ -421,6 +431,10 @@ static inline double power(double x, int squarings) {
   return x + over * x * (double)(1 << squarings) / STEEP;
 }
 
+void kfi_appraise(kfi_state *st, int32_t b) {
+  st->worth[b] = power(st->load[b] / st->target_s, st->sharpness);
+}
+
 double kfi_trial_end(kfi_state *st) {
   double per_target = 1 / st->target_s, gain = 0;
   bool fits = true;
@@ -428,8 +442,7 @@ double kfi_trial_end(kfi_state *st) {
     int32_t b = st->touched[i];
     double d = st->delta[b];
     st->delta[b] = 0;
-    gain += power((st->load[b] + d) * per_target, st->sharpness) -
-            power(st->load[b] * per_target, st->sharpness);
+    if (d != 0) gain += power((st->load[b] + d) * per_target, st->sharpness) - st->worth[b];
     if (st->mem) {
       const int64_t *cap = st->world->bag_cap;
       if (cap && st->mem_delta[b] > 0 && st->mem[b] + st->mem_delta[b] > cap[b]) fits = false;

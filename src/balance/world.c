@@ -82,7 +82,8 @@ static void copy_ranks(kfi_world *w, const kf_planner_options *o, kfi_layout *la
   double *speed = KFI_TAKE(lay, double, n), *slow = KFI_TAKE(lay, double, n);
   int64_t *cap = o->mem_tokens ? KFI_TAKE(lay, int64_t, n) : NULL;
   int32_t *first = KFI_TAKE(lay, int32_t, w->n_bags + 1), *bag_of = KFI_TAKE(lay, int32_t, n);
-  double *bag_speed = KFI_TAKE(lay, double, w->n_bags);
+  int32_t *node_of = KFI_TAKE(lay, int32_t, n);
+  double *bag_speed = KFI_TAKE(lay, double, w->n_bags), *bag_slow = KFI_TAKE(lay, double, w->n_bags);
   int64_t *bag_cap = o->mem_tokens ? KFI_TAKE(lay, int64_t, w->n_bags) : NULL;
   if (!lay->base) return;
 
@@ -91,6 +92,7 @@ static void copy_ranks(kfi_world *w, const kf_planner_options *o, kfi_layout *la
   for (int32_t r = 0; r < n; r++) {
     speed[r] = o->speed ? o->speed[r] : 1;
     slow[r] = 1 / speed[r];
+    node_of[r] = r / w->ranks_per_node;
     w->total_speed += speed[r];
     if (speed[r] > w->max_speed) w->max_speed = speed[r];
     if (speed[r] < w->min_speed) w->min_speed = speed[r];
@@ -107,9 +109,11 @@ static void copy_ranks(kfi_world *w, const kf_planner_options *o, kfi_layout *la
       bag_speed[b] += speed[r];
       if (cap && cap[r] < bag_cap[b]) bag_cap[b] = cap[r];
     }
+    bag_slow[b] = 1 / bag_speed[b];
   }
   w->speed = speed, w->slow = slow, w->cap = cap;
-  w->bag_first = first, w->bag_of = bag_of, w->bag_speed = bag_speed, w->bag_cap = bag_cap;
+  w->bag_first = first, w->bag_of = bag_of, w->bag_speed = bag_speed;
+  w->bag_slow = bag_slow, w->node_of = node_of, w->bag_cap = bag_cap;
 }
 
 kf_status kfi_world_create(const kf_planner_options *o, kfi_world *w, kfi_buffer *buffer) {
