@@ -89,12 +89,9 @@ kf_status kfi_place_by_memory(kfi_state *st, int64_t j) {
     tokens -= set[n - 1].tokens;
   }
   if (heads > 0 || tokens > 0) return fits_nowhere(st, j);
-  int32_t kept = 0;
-  for (int32_t i = 0; i < n; i++) {
-    if (set[i].tokens || set[i].heads) set[kept++] = set[i];
-  }
-  kfi_sort_set(set, kept);
-  if (!kfi_put_set(st, j, set, kept)) return kfi_fail_memory(sizeof(kfi_slot), "a set");
+  n = kfi_drop_empty(set, n);
+  kfi_sort_set(set, n);
+  if (!kfi_put_set(st, j, set, n)) return kfi_fail_memory(sizeof(kfi_slot), "a set");
   return KF_OK;
 }
 

@@ -1,29 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** First assignments. `auto`, for a target T, in the order of falling work:
+** The first assignment of `auto` for a target T, in the order of falling work:
 **
-**   long       (no rank can do it within T): cut as split.c says, inside one node: the home
-**              node if it has the room, else the emptiest; full shares on the emptiest ranks,
-**              the remainder where it fits best
-**   whole      at home while that stays below T, else where it fits best in the home node,
-**              else on the emptiest rank of all
-**   misfit     (no rank has the room, but a node has): cut over the rooms that are left, like
-**              McNaughton's wrap-around rule
+**   long     no rank can do it within T: cut as split.c says, inside one pod: the home pod if it
+**            has the room, else the emptiest; full shares on empty ranks, the remainder where it
+**            fits best
+**   whole    at home while that stays below T, else where it fits best in the home pod, else on
+**            the emptiest rank of all and its neighbours
+**   misfit   no rank has the room, but a pod has: cut over two rooms, like McNaughton's
+**            wrap-around rule
 **
-** Everything else is the refinement's business.
+** Levelling is the refinement's business. Near n log n: two tournament trees find the emptiest
+** rank and pod, and are brought up to date only when asked, since most sequences stay at home.
 */
 #include <math.h>
 #include <string.h>
 
 #include "knapsack.h"
 
-#define WINDOW 16 /* ranks of the home node that are looked at */
+#define HOME_BONUS 1.05   /* home counts as so much emptier: what stays there need not be routed */
+#define EMPTY 0.9         /* of T: a rank with this room can take a full share */
+#define CUT_FROM 0.05     /* of T: smaller misfits are left to the refinement */
+#define MISFIT_PARTNERS 4 /* neighbours that a misfit's second share is tried on */
 
 void kfi_builder_layout(kfi_builder *b, const kfi_world *w, kfi_layout *lay) {
-  b->node_load = KFI_TAKE(lay, double, w->n_nodes);
-  b->node_is_dirty = KFI_TAKE(lay, bool, w->n_nodes);
-  b->dirty_node = KFI_TAKE(lay, int32_t, w->n_nodes);
-  b->node_win = KFI_TAKE(lay, int32_t, 2 * kfi_tree_size(w->n_nodes));
+  b->pod_s = KFI_TAKE(lay, double, w->n_pods);
+  b->pod_is_dirty = KFI_TAKE(lay, bool, w->n_pods);
+  b->dirty_pod = KFI_TAKE(lay, int32_t, w->n_pods);
+  b->pod_win = KFI_TAKE(lay, int32_t, 2 * kfi_tree_size(w->n_pods));
   b->bag_win = KFI_TAKE(lay, int32_t, 2 * kfi_tree_size(w->n_bags));
   b->rank = KFI_TAKE(lay, int32_t, w->n_ranks);
   b->room = KFI_TAKE(lay, double, w->n_ranks);
@@ -34,40 +38,40 @@ void kfi_builder_layout(kfi_builder *b, const kfi_world *w, kfi_layout *lay) {
 typedef struct builder {
   kfi_state *st;
   kfi_builder *b;
-  kfi_tree node, bag;
+  kfi_tree pod, rank;
   double target_s;
-  int32_t n_dirty_nodes;
+  int32_t n_dirty_pods;
 } builder;
 
 /* Bring the tree of ranks up to date with the loads that changed; before asking it. */
 static void settle(builder *u) {
   kfi_state *st = u->st;
   for (int32_t i = 0; i < st->n_dirty; i++) {
-    int32_t r = st->dirty[i], m = kfi_node(st->world, r);
-    kfi_tree_update(&u->bag, r);
-    if (u->b->node_is_dirty[m]) continue;
-    u->b->node_is_dirty[m] = true;
-    u->b->dirty_node[u->n_dirty_nodes++] = m;
+    int32_t r = st->dirty[i], m = st->world->pod_of[r];
+    kfi_tree_update(&u->rank, r);
+    if (u->b->pod_is_dirty[m]) continue;
+    u->b->pod_is_dirty[m] = true;
+    u->b->dirty_pod[u->n_dirty_pods++] = m;
   }
   kfi_clean(st);
 }
 
-/* The same for the tree of nodes. A node's key is minus the room that its ranks have. */
-static void settle_nodes(builder *u) {
-  const kfi_world *w = u->st->world;
+/* The same for the tree of pods. */
+static void settle_pods(builder *u) {
+  const int32_t *first = u->st->world->pod_first;
   settle(u);
-  for (int32_t i = 0; i < u->n_dirty_nodes; i++) {
-    int32_t m = u->b->dirty_node[i], first = m * w->ranks_per_node;
+  for (int32_t i = 0; i < u->n_dirty_pods; i++) {
+    int32_t m = u->b->dirty_pod[i];
     double sum = 0;
-    for (int32_t q = first; q < first + w->ranks_per_node && q < w->n_ranks; q++) {
-      double load = u->st->load[q];
-      sum += (load < u->target_s ? load : u->target_s) - u->target_s;
+    for (int32_t q = first[m]; q < first[m + 1]; q++) {
+      double over = u->st->load[q] - u->target_s;
+      sum += over < 0 ? over : 0;
     }
-    u->b->node_load[m] = sum;
-    u->b->node_is_dirty[m] = false;
-    kfi_tree_update(&u->node, m);
+    u->b->pod_s[m] = sum;
+    u->b->pod_is_dirty[m] = false;
+    kfi_tree_update(&u->pod, m);
   }
-  u->n_dirty_nodes = 0;
+  u->n_dirty_pods = 0;
 }
 
 /* ---------------------------------------------------------------------- sets */
@@ -81,82 +85,96 @@ void kfi_sort_set(kfi_share *set, int32_t n) {
   }
 }
 
-/* Ranks of node m by falling room into b->rank from `at`; home first if it is nearly the best. */
-static int32_t list_node(builder *u, int32_t m, int32_t home, int32_t at) {
+int32_t kfi_drop_empty(kfi_share *set, int32_t n) {
+  int32_t kept = 0;
+  for (int32_t i = 0; i < n; i++) {
+    if (set[i].tokens || set[i].heads) set[kept++] = set[i];
+  }
+  return kept;
+}
+
+/* Add the ranks of pod m, by falling room, to the first `at` of b->rank; home comes early. */
+static int32_t list_pod(builder *u, int32_t m, int32_t home, int32_t at) {
   const kfi_world *w = u->st->world;
-  int32_t first = m * w->ranks_per_node, n = at;
-  for (int32_t r = first; r < first + w->ranks_per_node && r < w->n_ranks; r++) {
-    double room = u->target_s * 1 - u->st->load[r];
-    double rate = room * w->speed[r] * (r == home ? 1.05 : 1);
+  int32_t *rank = u->b->rank, n = at;
+  for (int32_t r = w->pod_first[m]; r < w->pod_first[m + 1]; r++) {
+    double room = (u->target_s - u->st->load[r]) * w->speed[r] * (r == home ? HOME_BONUS : 1);
     int32_t k = n++;
-    for (; k > at && u->b->room[u->b->rank[k - 1]] < rate; k--) u->b->rank[k] = u->b->rank[k - 1];
-    u->b->rank[k] = r;
-    u->b->room[r] = rate;
+    for (; k > at && u->b->room[rank[k - 1]] < room; k--) rank[k] = rank[k - 1];
+    rank[k] = r;
+    u->b->room[r] = room;
   }
   return n;
 }
 
-/*
-** Tokens for given heads: most heads first, each rank filled to its room; what is left is
-** spread evenly (the refinement levels it). set[] comes in falling order of heads.
-*/
-static void fill_tokens(builder *u, int64_t j, kfi_share *set, int32_t n, bool one_node) {
+/* Most tokens of item j beside h heads that keep rank r below the target, all on like links. */
+static double tokens_beside(const builder *u, int64_t j, int32_t r, int32_t h, int32_t peers,
+                            double link_s) {
   const kfi_world *w = u->st->world;
   const kfi_item *it = &u->st->item[j];
-  double link = one_node ? w->ulysses_intra_s : w->ulysses_inter_s;
-  double l = (double)it->len, head_s = kfi_head_s(w, it);
-  int64_t left = it->len;
+  double l = (double)it->len, slow = w->slow[r];
+  double room = u->target_s - u->st->load[r] - it->factor * w->constant_s * slow -
+                kfi_head_s(w, it) * h * slow - l * h * link_s - w->ulysses_latency_s * peers;
+  double slope = it->factor * w->linear_s * slow + (w->heads - 2 * h) * link_s +
+                 kfi_route_s(w, it->home, r);
+  return slope > 0 ? floor(room / slope) : l;
+}
+
+/*
+** Tokens for given heads: in the order of set[], most heads first, each rank is filled to its
+** room; what is left is spread evenly, and then to whom max_chunk_size lets take it.
+*/
+static void fill_tokens(const builder *u, int64_t j, kfi_share *set, int32_t n, bool near) {
+  const kfi_world *w = u->st->world;
+  double link_s = near ? w->ulysses_intra_s : w->ulysses_inter_s;
+  int64_t left = u->st->item[j].len;
   for (int32_t i = 0; i < n; i++) {
-    int32_t r = set[i].rank, h = set[i].heads;
-    double room = u->target_s - u->st->load[r] - it->factor * w->constant_s * w->slow[r] -
-                  head_s * h * w->slow[r] - l * h * link - w->ulysses_latency_s * (n - 1);
-    double slope = it->factor * w->linear_s * w->slow[r] + (w->heads - 2 * h) * link +
-                   kfi_route_s(w, it->home, r);
-    double t = slope > 0 ? floor(room / slope) : l;
+    double t = tokens_beside(u, j, set[i].rank, set[i].heads, n - 1, link_s);
     int64_t most = w->max_chunk < left ? w->max_chunk : left;
     if (w->cap) {
-      int64_t spare = w->cap[r] - u->st->mem[r];
-      if (spare < most) most = spare > 0 ? spare : 0;
+      int64_t room = w->cap[set[i].rank] - u->st->mem[set[i].rank];
+      if (room < most) most = room > 0 ? room : 0;
     }
     set[i].tokens = t < 0 ? 0 : t < (double)most ? (int64_t)t : most;
     left -= set[i].tokens;
   }
-  for (int32_t i = 0; left > 0 && i < n; i++) {
-    int64_t more = (left + n - i - 1) / (n - i);
-    if (more > w->max_chunk - set[i].tokens) more = w->max_chunk - set[i].tokens;
-    set[i].tokens += more;
-    left -= more;
-  }
-  for (int32_t i = 0; left > 0 && i < n; i++) { /* where max_chunk_size stood in the way */
-    int64_t more = w->max_chunk - set[i].tokens < left ? w->max_chunk - set[i].tokens : left;
-    set[i].tokens += more;
-    left -= more;
+  for (int pass = 0; pass < 2; pass++) {
+    for (int32_t i = 0; left > 0 && i < n; i++) {
+      int64_t more = pass ? left : (left + n - i - 1) / (n - i);
+      int64_t most = w->max_chunk - set[i].tokens;
+      if (more > most) more = most;
+      set[i].tokens += more;
+      left -= more;
+    }
   }
 }
 
-/* Heads in proportion to room, largest remainder first. */
+/* Heads in proportion to room; what rounding leaves goes to the first. */
 static void share_heads(const builder *u, kfi_share *set, int32_t n) {
   int32_t heads = u->st->world->heads, left = heads;
   double sum = 0;
-  for (int32_t i = 0; i < n; i++) sum += u->b->room[set[i].rank];
   for (int32_t i = 0; i < n; i++) {
-    double share = sum > 0 ? u->b->room[set[i].rank] / sum : 1.0 / n;
-    set[i].heads = (int32_t)(share * heads);
-    if (set[i].heads < 0) set[i].heads = 0;
+    if (u->b->room[set[i].rank] > 0) sum += u->b->room[set[i].rank];
+  }
+  for (int32_t i = 0; i < n; i++) {
+    double room = u->b->room[set[i].rank];
+    set[i].heads = sum <= 0 ? heads / n : room > 0 ? (int32_t)(heads * (room / sum)) : 0;
     left -= set[i].heads;
   }
   for (int32_t i = 0; left > 0; i = (i + 1) % n, left--) set[i].heads++;
 }
 
-/* How split.c would cut item j in a node of empty ranks; n = 0: not at all. Items of nearly the
-** same length, which come one after the other, share a cut: only its heads are taken over. */
+/* --------------------------------------------------------------------- longs */
+
+/*
+** How split.c would cut item j in a pod of empty ranks; n = 0: not at all. Items of nearly the
+** same length come one after the other and share a cut: only its heads are taken over.
+*/
 static const kfi_pattern *ideal_cut(builder *u, const kfi_item *it) {
   const kfi_world *w = u->st->world;
   kfi_builder *b = u->b;
   double l = (double)it->len;
-  if (b->cut_len > 0 && l <= b->cut_len && l > 0.99 * b->cut_len && it->factor == b->cut_factor) {
-    return &b->cut;
-  }
+  if (l <= b->cut_len && l > 0.99 * b->cut_len && it->factor == b->cut_factor) return &b->cut;
   int64_t most = w->max_chunk < w->max_cap ? w->max_chunk : w->max_cap;
   kfi_cut cut = {
     .token_s = it->factor * w->linear_s * l,
@@ -167,7 +185,7 @@ static const kfi_pattern *ideal_cut(builder *u, const kfi_item *it) {
     .x_max = most < it->len ? (double)most / l : 1,
     .y_max = w->max_cap < it->len ? (double)w->max_cap / l : 1,
     .n_heads = w->heads,
-    .n_ranks = w->ranks_per_node,
+    .n_ranks = w->pod_first[1],
   };
   cut.weight = w->free_links ? 1 : 2 * cut.ulysses_s;
   kfi_cut_best(&cut, &b->cut);
@@ -176,101 +194,124 @@ static const kfi_pattern *ideal_cut(builder *u, const kfi_item *it) {
   return &b->cut;
 }
 
-/* Cut item j over ranks of one node, or of several if no node has the room. */
+/*
+** Candidates for a cut that needs `need` seconds, most room first: the home pod if it has the
+** room, else the emptiest, else pods together. Returns how many; *one_pod says which it was.
+*/
+static int32_t list_candidates(builder *u, int32_t home, double need, bool *one_pod) {
+  const kfi_world *w = u->st->world;
+  const double *pod_s = u->b->pod_s;
+  int32_t pod = w->pod_of[home];
+  settle_pods(u);
+  if (-pod_s[pod] < need) pod = kfi_tree_best(&u->pod);
+  int32_t n = list_pod(u, pod, home, 0);
+  double room = -pod_s[pod];
+  *one_pod = room >= 0.9 * need;
+  for (int32_t k = 1; !*one_pod && k < w->n_pods && room < 1.1 * need; k++) {
+    int32_t m = (pod + k) % w->n_pods;
+    n = list_pod(u, m, home, n);
+    room -= pod_s[m];
+  }
+  return n;
+}
+
+/* Full shares on the first, the last share on the fullest rank that has room for it. */
+static void seat_pattern(const builder *u, int64_t j, const kfi_pattern *p, int32_t n_ranks) {
+  const kfi_world *w = u->st->world;
+  const kfi_item *it = &u->st->item[j];
+  const int32_t *rank = u->b->rank;
+  int32_t n = p->n, last = n_ranks - 1;
+  double last_s = p->x[n - 1] * it->factor * w->linear_s * (double)it->len +
+                  p->heads[n - 1] * kfi_head_s(w, it);
+  while (last > n - 1 && u->b->room[rank[last]] < 1.1 * last_s) last--;
+  for (int32_t i = 0; i < n; i++) {
+    u->st->set[i] = (kfi_share){rank[i < n - 1 ? i : last], p->heads[i], 0};
+  }
+}
+
+/* As many of the candidates as have the room together, heads by room. */
+static int32_t seat_by_room(const builder *u, int64_t j, double need, int32_t n_ranks) {
+  const kfi_world *w = u->st->world;
+  int64_t len = u->st->item[j].len, rows = 0;
+  int64_t most = w->max_chunk < w->max_cap ? w->max_chunk : w->max_cap;
+  double room = 0;
+  int32_t n = 0;
+  for (; n < n_ranks; n++) {
+    int32_t r = u->b->rank[n];
+    bool enough = rows >= len && (room >= need * (1 + 0.02 * n) || u->b->room[r] <= 0);
+    if (n >= 2 && enough) break;
+    room += u->b->room[r];
+    rows += most < len ? most : len;
+    u->st->set[n] = (kfi_share){r, 0, 0};
+  }
+  share_heads(u, u->st->set, n);
+  return n;
+}
+
 static kf_status place_cut(builder *u, int64_t j) {
   kfi_state *st = u->st;
   const kfi_world *w = st->world;
   const kfi_item *it = &st->item[j];
-  double l = (double)it->len, T = u->target_s;
-  int64_t most = w->max_chunk < w->max_cap ? w->max_chunk : w->max_cap;
   const kfi_pattern *p = ideal_cut(u, it);
-  double exchange_s = 2 * w->ulysses_intra_s * l * w->heads;
+  double exchange_s = 2 * w->ulysses_intra_s * (double)it->len * w->heads;
   double need = it->work + (p->n ? exchange_s * (1 - p->inside) : 0);
+  bool one_pod;
+  int32_t n_ranks = list_candidates(u, it->home, need, &one_pod), n_empty = 0, n;
+  while (n_empty < n_ranks && u->b->room[u->b->rank[n_empty]] > EMPTY * u->target_s) n_empty++;
 
-  int32_t home = it->home, node = kfi_node(w, home), n_ranks = 0, n = 0;
-  settle_nodes(u);
-  bool one_node = true;
-  if (-u->b->node_load[node] < need) node = kfi_tree_best(&u->node);
-  n_ranks = list_node(u, node, home, 0);
-  if (!p->n || -u->b->node_load[node] < 0.9 * need) {
-    /* several nodes: the emptiest first, until there is room */
-    double room = -u->b->node_load[node];
-    one_node = false;
-    for (int32_t k = 1; k < w->n_nodes && room < 1.1 * need; k++) {
-      int32_t m = (node + k) % w->n_nodes;
-      n_ranks = list_node(u, m, home, n_ranks);
-      room += -u->b->node_load[m];
-    }
-  }
-  /* full shares need empty ranks */
-  int32_t empty = 0;
-  while (empty < n_ranks && u->b->room[u->b->rank[empty]] > 0.9 * T) empty++;
-  if (one_node && p->n && p->n <= n_ranks && empty >= p->n - 1) {
+  if (one_pod && p->n && p->n <= n_ranks && n_empty >= p->n - 1) {
     n = p->n;
-    for (int32_t i = 0; i < n; i++) st->set[i] = (kfi_share){u->b->rank[i], p->heads[i], 0};
-    double last = p->x[n - 1] * it->factor * w->linear_s * l +
-                  p->heads[n - 1] * kfi_head_s(w, it); /* fits best where room is least */
-    for (int32_t i = n_ranks - 1; i >= n - 1; i--) {
-      if (u->b->room[u->b->rank[i]] >= last * 1.1 || i == n - 1) {
-        st->set[n - 1].rank = u->b->rank[i];
-        break;
-      }
-    }
+    seat_pattern(u, j, p, n_ranks);
   } else {
-    double room = 0;
-    int64_t rows = 0;
-    while (n < n_ranks && (n < 2 || room < need * (1 + 0.02 * n) || rows < it->len)) {
-      int32_t r = u->b->rank[n];
-      if (n >= 2 && u->b->room[r] <= 0 && rows >= it->len) break;
-      room += u->b->room[r];
-      rows += most < it->len ? most : it->len;
-      st->set[n++] = (kfi_share){r, 0, 0};
-    }
-    share_heads(u, st->set, n);
+    n = seat_by_room(u, j, need, n_ranks);
   }
-  fill_tokens(u, j, st->set, n, one_node);
-  int32_t kept = 0;
-  for (int32_t i = 0; i < n; i++) {
-    if (st->set[i].tokens || st->set[i].heads) st->set[kept++] = st->set[i];
-  }
-  kfi_sort_set(st->set, kept);
-  if (!kfi_set_fits(st, j, st->set, kept)) return kfi_place_by_memory(st, j);
-  if (!kfi_put_set(st, j, st->set, kept)) return kfi_fail_memory(sizeof(kfi_slot), "a set");
+  fill_tokens(u, j, st->set, n, one_pod && w->ranks_per_node >= w->pod_first[1]);
+  n = kfi_drop_empty(st->set, n);
+  kfi_sort_set(st->set, n);
+  if (!kfi_set_fits(st, j, st->set, n)) return kfi_place_by_memory(st, j);
+  if (!kfi_put_set(st, j, st->set, n)) return kfi_fail_memory(sizeof(kfi_slot), "a set");
   return KF_OK;
 }
 
+/* ------------------------------------------------------------------- misfits */
+
+/* Item j with h heads on rank r and the others on q: how much stays together; -1: no room. */
+static double try_pair(builder *u, int64_t j, int32_t r, int32_t q, int32_t h, kfi_share *out) {
+  kfi_state *st = u->st;
+  int32_t heads = st->world->heads;
+  double cost[2];
+  kfi_share set[2] = {{r, h, 0}, {q, heads - h, 0}};
+  fill_tokens(u, j, set, 2, kfi_node(st->world, r) == kfi_node(st->world, q));
+  if (!set[0].tokens && !set[0].heads) return -1;
+  if (!set[1].tokens && !set[1].heads) return -1;
+  out[0] = set[r < q ? 0 : 1];
+  out[1] = set[r < q ? 1 : 0];
+  kfi_price_set(st, j, out, 2, cost);
+  for (int k = 0; k < 2; k++) {
+    if (st->load[out[k].rank] + cost[k] > u->target_s * 1.0001) return -1;
+  }
+  double inside = (double)set[0].tokens * h + (double)set[1].tokens * (heads - h);
+  return inside / ((double)st->item[j].len * heads);
+}
+
 /*
-** Cut an item that no rank has room for, though it is shorter than T, over the emptiest rank
+** Cut an item that no rank has room for, though it is shorter than T, over the emptiest rank r
 ** and one of its neighbours: of all ways to deal the heads, the one that keeps most together.
 ** False: two ranks are not enough.
 */
 static bool place_misfit(builder *u, int64_t j, int32_t r) {
   kfi_state *st = u->st;
-  const kfi_world *w = st->world;
-  const kfi_item *it = &st->item[j];
-  int32_t n = list_node(u, kfi_node(w, r), it->home, 0);
-  int32_t tries = 0;
-  double best = -1, cost[2];
-  kfi_share kept[2];
-  for (int32_t i = 0; i < n && i < 4; i++) {
-    int32_t q = u->b->rank[i];
-    if (q == r) continue;
-    for (int32_t h = w->heads; h >= 0; h--) {
-      kfi_share set[2] = {{r, h, 0}, {q, w->heads - h, 0}};
-      if (best >= 0 && h < w->heads && best >= (double)h / w->heads) break;
-      fill_tokens(u, j, set, 2, true);
-      if (set[0].tokens + set[0].heads == 0 || set[1].tokens + set[1].heads == 0) continue;
-      double inside = ((double)set[0].tokens * h + (double)set[1].tokens * (w->heads - h)) /
-                      ((double)it->len * w->heads);
+  int32_t heads = st->world->heads, tries = 0;
+  int32_t n = list_pod(u, st->world->pod_of[r], st->item[j].home, 0);
+  double best = -1;
+  kfi_share set[2], kept[2] = {{0}};
+  for (int32_t i = 0; i < n && i < MISFIT_PARTNERS; i++) {
+    if (u->b->rank[i] == r) continue;
+    for (int32_t h = heads; h >= 0 && best < (double)h / heads; h--, tries++) {
+      double inside = try_pair(u, j, r, u->b->rank[i], h, set);
       if (inside <= best) continue;
-      kfi_share sorted[2] = {set[r < q ? 0 : 1], set[r < q ? 1 : 0]};
-      kfi_price_set(st, j, sorted, 2, cost);
-      tries++;
-      bool ok = true;
-      for (int k = 0; k < 2; k++) ok &= st->load[sorted[k].rank] + cost[k] <= u->target_s * 1.0001;
-      if (!ok) continue;
       best = inside;
-      kept[0] = sorted[0], kept[1] = sorted[1];
+      kept[0] = set[0], kept[1] = set[1];
     }
   }
   st->moves += tries / 8; /* a price is much cheaper than a move */
@@ -286,17 +327,13 @@ static bool fits(const builder *u, int64_t j, int32_t r) {
   return st->load[r] + s <= u->target_s;
 }
 
-/* The fullest rank of home's neighbourhood that has room; -1: none. */
-static int32_t best_fit(const builder *u, int64_t j, int32_t home) {
+/* The fullest of rank `near` and its neighbours that has room; -1: none. */
+static int32_t best_fit(const builder *u, int64_t j, int32_t near) {
   const kfi_world *w = u->st->world;
-  int32_t node = kfi_node(w, home), first = node * w->ranks_per_node, best = -1;
-  int32_t end = first + w->ranks_per_node < w->n_ranks ? first + w->ranks_per_node : w->n_ranks;
-  if (end - first > WINDOW) {
-    first += (home - first) / WINDOW * WINDOW;
-    if (first + WINDOW < end) end = first + WINDOW;
-  }
-  for (int32_t r = first; r < end; r++) {
-    if (fits(u, j, r) && (best < 0 || u->st->load[r] > u->st->load[best])) best = r;
+  int32_t m = w->pod_of[near], best = -1;
+  for (int32_t r = w->pod_first[m]; r < w->pod_first[m + 1]; r++) {
+    if (best >= 0 && u->st->load[r] <= u->st->load[best]) continue;
+    if (fits(u, j, r)) best = r;
   }
   return best;
 }
@@ -307,9 +344,9 @@ static kf_status place_whole(builder *u, int64_t j) {
   if (!fits(u, j, r)) r = best_fit(u, j, home);
   if (r < 0) {
     settle(u);
-    int32_t least = kfi_tree_best(&u->bag);
+    int32_t least = kfi_tree_best(&u->rank);
     if (fits(u, j, least)) r = best_fit(u, j, least);
-    if (r < 0 && st->item[j].work > 0.05 * u->target_s && st->world->n_ranks > 1) {
+    if (r < 0 && st->item[j].work > CUT_FROM * u->target_s && st->world->n_ranks > 1) {
       return place_misfit(u, j, least) ? KF_OK : place_cut(u, j);
     }
     if (r < 0 && st->world->cap) return kfi_place_by_memory(st, j);
@@ -319,31 +356,36 @@ static kf_status place_whole(builder *u, int64_t j) {
   return KF_OK;
 }
 
+/* ---------------------------------------------------------------------- all */
+
 kf_status kfi_construct_auto(kfi_state *st, kfi_builder *b, double target_s) {
   const kfi_world *w = st->world;
   builder u = {
     .st = st,
     .b = b,
-    .node = {b->node_load, b->node_win, w->n_nodes, kfi_tree_size(w->n_nodes), 1},
-    .bag = {st->load, b->bag_win, w->n_bags, kfi_tree_size(w->n_bags), 1},
+    .pod = {b->pod_s, b->pod_win, w->n_pods, kfi_tree_size(w->n_pods), 1},
+    .rank = {st->load, b->bag_win, w->n_ranks, kfi_tree_size(w->n_ranks), 1},
     .target_s = target_s,
   };
   kfi_state_reset(st);
   st->target_s = target_s;
   b->cut_len = 0;
-  for (int32_t m = 0; m < w->n_nodes; m++) {
-    int32_t first = m * w->ranks_per_node, left = w->n_ranks - first;
-    b->node_load[m] = -target_s * (left < w->ranks_per_node ? left : w->ranks_per_node);
-    b->node_is_dirty[m] = false;
+  for (int32_t m = 0; m < w->n_pods; m++) {
+    b->pod_s[m] = -target_s * (w->pod_first[m + 1] - w->pod_first[m]);
+    b->pod_is_dirty[m] = false;
   }
-  kfi_tree_build(&u.node);
-  kfi_tree_build(&u.bag);
+  kfi_tree_build(&u.pod);
+  kfi_tree_build(&u.rank);
   for (int64_t j = 0; j < st->n_items; j++) {
     const kfi_item *it = &st->item[j];
-    bool cut = it->work / w->max_speed > target_s || it->len > w->max_chunk || it->len > w->max_cap;
-    kf_status status = !cut ? place_whole(&u, j)
-                       : w->n_ranks > 1 ? place_cut(&u, j)
-                                        : kfi_place_by_memory(st, j);
+    kf_status status;
+    if (it->work <= target_s * w->max_speed && it->len <= w->max_chunk && it->len <= w->max_cap) {
+      status = place_whole(&u, j);
+    } else if (w->n_ranks > 1) {
+      status = place_cut(&u, j);
+    } else {
+      status = kfi_place_by_memory(st, j);
+    }
     if (status) return status;
   }
   kfi_clean(st);

@@ -179,11 +179,8 @@ static kf_status place_joined(kfi_state *st, int64_t j, int32_t first, int32_t e
                     (long long)limit, w->cap ? ", beside what they hold" : "");
   }
   kfi_deal(w, it, best_first, best_n, NULL, st->set);
-  int32_t kept = 0;
-  for (int32_t i = 0; i < best_n; i++) {
-    if (st->set[i].tokens || st->set[i].heads) st->set[kept++] = st->set[i];
-  }
-  if (!kfi_put_set(st, j, st->set, kept)) return kfi_fail_memory(sizeof(kfi_slot), "a set");
+  best_n = kfi_drop_empty(st->set, best_n);
+  if (!kfi_put_set(st, j, st->set, best_n)) return kfi_fail_memory(sizeof(kfi_slot), "a set");
   return KF_OK;
 }
 

@@ -60,6 +60,9 @@ typedef struct kfi_world {
   const int32_t *bag_first;                /* (n_bags + 1) */
   const int32_t *bag_of;                   /* (n_ranks) */
   const int32_t *node_of;                  /* (n_ranks) */
+  int32_t n_pods;           /* a pod is what the search treats as neighbours: a node, or part of */
+  const int32_t *pod_first; /* a large one, or some small ones; (n_pods + 1) ranks */
+  const int32_t *pod_of;    /* (n_ranks) */
   const double *bag_speed, *bag_slow;      /* (n_bags) sum of its ranks' speeds, and 1/that */
   const int64_t *bag_cap;                  /* (n_bags) least of its ranks', or NULL */
   const double *speed, *slow;              /* (n_ranks) and 1/speed */

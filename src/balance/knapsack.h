@@ -188,15 +188,16 @@ static inline int32_t kfi_tree_best(const kfi_tree *t) { return t->win[1]; }
 
 /* Scratch of the constructions. */
 typedef struct kfi_builder {
-  double *node_load;          /* (n_nodes) minus capacity: the emptiest is the least */
-  bool *node_is_dirty;         /* (n_nodes) its key is not up to date */
-  int32_t *dirty_node;         /* (n_nodes) those nodes */
-  int32_t *node_win, *bag_win; /* trees */
-  int32_t *rank;              /* (n_ranks) */
-  double *room;               /* (n_ranks) */
-  double *bag_work, *group_work; /* (2 n_bags), (n_groups) */
-  kfi_pattern cut;             /* the last one, and for what */
-  double cut_len, cut_factor;  /* len 0: none */
+  double *pod_s;              /* (n_pods) minus the room of its ranks: the emptiest is the least */
+  bool *pod_is_dirty;         /* (n_pods) pod_s is not up to date */
+  int32_t *dirty_pod;         /* (n_pods) those pods */
+  int32_t *pod_win, *bag_win; /* trees */
+  int32_t *rank;              /* (n_ranks) candidates, most room first */
+  double *room;               /* (n_ranks) and their rooms */
+  double *bag_work;           /* (2 n_bags) */
+  double *group_work;         /* (n_groups) */
+  kfi_pattern cut;            /* the last one, */
+  double cut_len, cut_factor; /* and for what; 0: none */
 } kfi_builder;
 
 void kfi_builder_layout(kfi_builder *b, const kfi_world *w, kfi_layout *lay);
@@ -204,7 +205,8 @@ void kfi_builder_layout(kfi_builder *b, const kfi_world *w, kfi_layout *lay);
 /* Auto: place every item so that ranks stay below `target_s` where they can. */
 kf_status kfi_construct_auto(kfi_state *st, kfi_builder *b, double target_s);
 
-void kfi_sort_set(kfi_share *set, int32_t n); /* by rising rank */
+void kfi_sort_set(kfi_share *set, int32_t n);      /* by rising rank */
+int32_t kfi_drop_empty(kfi_share *set, int32_t n); /* shares of nothing; how many are left */
 
 /* ------------------------------------------------- cap.c: where memory decides (auto) */
 
@@ -238,11 +240,12 @@ typedef struct kfi_refiner {
 } kfi_refiner;
 
 void kfi_refiner_layout(kfi_refiner *f, const kfi_world *w, kfi_layout *lay);
-void kfi_refine(kfi_state *st, kfi_refiner *f, int sharpness, bool in_node);
-/* Exchange between the fullest and the emptiest node; false: nothing to gain. `node_s`: n_nodes,
-** filled by kfi_node_means and kept up to date. */
-void kfi_node_means(const kfi_state *st, double *node_s);
-bool kfi_level_nodes(kfi_state *st, double *node_s);
+void kfi_refine(kfi_state *st, kfi_refiner *f, int sharpness, bool in_pod);
+void kfi_gather(kfi_state *st, kfi_refiner *f, double limit_s);
+/* One exchange between the fullest and the emptiest pod; false: nothing to gain. pod_s (n_pods)
+** is filled by kfi_pod_means and kept up to date. */
+void kfi_pod_means(const kfi_state *st, double *pod_s);
+bool kfi_level_pods(kfi_state *st, double *pod_s);
 
 /* ------------------------------------------------------- spread.c: even out memory */
 

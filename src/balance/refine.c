@@ -8,8 +8,7 @@
 
 #include "knapsack.h"
 
-#define WINDOW 16 /* neighbours that are looked at */
-#define N_NEAR 3  /* of them, the least loaded are tried */
+#define N_NEAR 3  /* of a rank's neighbours, the least loaded are tried */
 #define N_FIXED 6 /* the same for fixed bags */
 #define GOOD_ENOUGH 0.02 /* an exchange need not come nearer than this share of what is wanted */
 #define STEPS_A_MOVE 12 /* list steps that count as one move */
@@ -37,7 +36,7 @@ typedef struct refiner {
   kfi_refiner *f;
   kfi_tree max, min;
   move best;
-  bool in_node; /* nothing crosses from node to node */
+  bool in_pod; /* nothing crosses from pod to pod */
 } refiner;
 
 /* ------------------------------------------------------------------ candidates */
@@ -92,14 +91,6 @@ static int32_t member(kfi_state *st, int32_t q, int32_t *n) {
   return i;
 }
 
-static int32_t drop_empty(kfi_state *st, int32_t n) {
-  int32_t kept = 0;
-  for (int32_t i = 0; i < n; i++) {
-    if (st->set[i].tokens || st->set[i].heads) st->set[kept++] = st->set[i];
-  }
-  return kept;
-}
-
 /* Seconds that a token more costs share i. */
 static double token_slope(const kfi_state *st, int64_t j, const kfi_share *s) {
   const kfi_world *w = st->world;
@@ -140,7 +131,7 @@ static void try_shift(refiner *u, int64_t a, int32_t r, int32_t q, int32_t heads
   if (shift == 0 && heads == 0) return;
   from->tokens -= shift;
   to->tokens += shift;
-  n = drop_empty(st, n);
+  n = kfi_drop_empty(st->set, n);
   try_set(u, a, n);
 }
 
@@ -213,19 +204,15 @@ static void try_two_for_one(refiner *u, int32_t r, int32_t q, int sign) {
 }
 
 /*
-** Whom r may give to: the least loaded of its neighbours (auto: of its node; fixed: of its
+** Whom r may give to: the least loaded of its neighbours (auto: of its pod; fixed: of its
 ** group), and in auto the least loaded rank of all.
 */
 static int32_t partners(const refiner *u, int32_t r, int32_t *out) {
   const kfi_state *st = u->st;
   const kfi_world *w = st->world;
-  int32_t near = w->auto_bags ? w->ranks_per_node : w->bags_per_group;
   int32_t most = w->auto_bags ? N_NEAR : N_FIXED, n = 0;
-  int32_t first = r / near * near, end = first + near < w->n_bags ? first + near : w->n_bags;
-  if (end - first > WINDOW && w->auto_bags) {
-    first += (r - first) / WINDOW * WINDOW;
-    if (first + WINDOW < end) end = first + WINDOW;
-  }
+  int32_t first = w->auto_bags ? w->pod_first[w->pod_of[r]] : r / w->bags_per_group * w->bags_per_group;
+  int32_t end = w->auto_bags ? w->pod_first[w->pod_of[r] + 1] : first + w->bags_per_group;
   for (int32_t q = first; q < end; q++) {
     if (q == r || (n == most && st->load[q] >= st->load[out[n - 1]])) continue;
     int32_t k = n < most ? n++ : n - 1;
@@ -233,7 +220,7 @@ static int32_t partners(const refiner *u, int32_t r, int32_t *out) {
     out[k] = q;
   }
   int32_t least = kfi_tree_best(&u->min);
-  bool known = least == r || !w->auto_bags || (u->in_node && kfi_node(w, least) != kfi_node(w, r));
+  bool known = least == r || !w->auto_bags || (u->in_pod && w->pod_of[least] != w->pod_of[r]);
   for (int32_t i = 0; i < n; i++) known |= out[i] == least;
   if (!known) out[n++] = least;
   return n;
@@ -241,6 +228,7 @@ static int32_t partners(const refiner *u, int32_t r, int32_t *out) {
 
 static bool improve(refiner *u, int32_t r) {
   kfi_state *st = u->st;
+  const int32_t *pod_of = st->world->pod_of;
   int32_t q[N_FIXED + 1], n = partners(u, r, q);
   u->best = (move){.gain = -1e-9, .b = -1, .c = -1};
   for (int32_t i = 0; i < n; i++) {
@@ -252,7 +240,7 @@ static bool improve(refiner *u, int32_t r) {
       try_two_for_one(u, r, q[i], -1);
       continue;
     }
-    bool near = kfi_node(st->world, r) == kfi_node(st->world, q[i]);
+    bool near = pod_of[r] == pod_of[q[i]];
     if (near && st->first[r] >= 0) try_shift(u, st->first[r], r, q[i], 0, false);
   }
   for (int32_t s = st->world->auto_bags ? st->rank_slot[r] : -1; s >= 0;
@@ -267,7 +255,7 @@ static bool improve(refiner *u, int32_t r) {
       try_shift(u, a, r, p, -1, false);
     }
     for (int32_t i = 0; i < n && i < 1; i++) {
-      if (kfi_node(st->world, r) == kfi_node(st->world, q[i])) try_shift(u, a, r, q[i], 0, false);
+      if (pod_of[r] == pod_of[q[i]]) try_shift(u, a, r, q[i], 0, false);
     }
   }
   return u->best.gain < -1e-9;
@@ -300,12 +288,12 @@ static void apply(refiner *u) {
   kfi_clean(st);
 }
 
-void kfi_refine(kfi_state *st, kfi_refiner *f, int sharpness, bool in_node) {
+void kfi_refine(kfi_state *st, kfi_refiner *f, int sharpness, bool in_pod) {
   const kfi_world *w = st->world;
   refiner u = {
     .st = st,
     .f = f,
-    .in_node = in_node,
+    .in_pod = in_pod,
     .max = {f->key, f->max_win, w->n_bags, kfi_tree_size(w->n_bags), -1},
     .min = {st->load, f->min_win, w->n_bags, kfi_tree_size(w->n_bags), 1},
   };
@@ -319,8 +307,7 @@ void kfi_refine(kfi_state *st, kfi_refiner *f, int sharpness, bool in_node) {
   bool moved = false;
   while (st->moves < st->budget) {
     int32_t r = kfi_tree_best(&u.max);
-    if (st->bytes_per_s > 0 && f->key[r] >= 0 && f->key[r] <= st->target_s * 1.0002) break;
-    if (st->load[kfi_tree_best(&u.max)] <= st->enough_s && f->key[r] >= 0) break;
+    if (f->key[r] >= 0 && st->load[r] <= st->enough_s) break;
     if (f->key[r] < 0) {
       if (!moved) break;
       memcpy(f->key, st->load, (size_t)w->n_bags * sizeof(double));
@@ -338,26 +325,55 @@ void kfi_refine(kfi_state *st, kfi_refiner *f, int sharpness, bool in_node) {
   }
 }
 
-/* ---------------------------------------------------------------------- nodes */
+/* ---------------------------------------------------------------------- bytes */
 
-static int32_t node_end(const kfi_world *w, int32_t m) {
-  int32_t end = (m + 1) * w->ranks_per_node;
-  return end < w->n_ranks ? end : w->n_ranks;
+/*
+** Where links are free and bytes count: use the room that is left under the limit to gather the
+** tokens of split sequences on the rank of their set that has most heads.
+*/
+void kfi_gather(kfi_state *st, kfi_refiner *f, double limit_s) {
+  for (int64_t a = 0; a < st->n_items; a++) {
+    if (!kfi_is_split(st, a)) continue;
+    int32_t n = kfi_get_set(st, a, st->set), to = 0;
+    memcpy(f->set, st->set, (size_t)n * sizeof *f->set);
+    for (int32_t i = 1; i < n; i++) {
+      if (st->set[i].heads > st->set[to].heads) to = i;
+    }
+    double slope = token_slope(st, a, &st->set[to]);
+    double room = (limit_s - st->load[st->set[to].rank]) / slope;
+    int64_t most = st->world->max_chunk - st->set[to].tokens;
+    int64_t left = room < 1 ? 0 : room < (double)most ? (int64_t)room : most;
+    for (int32_t i = 0; i < n && left > 0; i++) {
+      if (i == to || st->set[i].heads == st->set[to].heads) continue;
+      int64_t t = st->set[i].tokens < left ? st->set[i].tokens : left;
+      st->set[i].tokens -= t;
+      st->set[to].tokens += t;
+      left -= t;
+    }
+    int32_t kept = kfi_drop_empty(st->set, n);
+    kfi_take_off(st, a);
+    if (!kfi_set_fits(st, a, st->set, kept) || !kfi_put_set(st, a, st->set, kept)) {
+      kfi_put_set(st, a, f->set, n);
+    }
+  }
+  kfi_clean(st);
 }
 
-static double node_mean(const kfi_state *st, int32_t m) {
-  int32_t first = m * st->world->ranks_per_node, end = node_end(st->world, m);
+/* ----------------------------------------------------------------------- pods */
+
+static double pod_mean(const kfi_state *st, int32_t m) {
+  int32_t first = st->world->pod_first[m], end = st->world->pod_first[m + 1];
   double sum = 0;
   for (int32_t r = first; r < end; r++) sum += st->load[r];
   return sum / (end - first);
 }
 
-void kfi_node_means(const kfi_state *st, double *node_s) {
-  for (int32_t m = 0; m < st->world->n_nodes; m++) node_s[m] = node_mean(st, m);
+void kfi_pod_means(const kfi_state *st, double *pod_s) {
+  for (int32_t m = 0; m < st->world->n_pods; m++) pod_s[m] = pod_mean(st, m);
 }
 
 typedef struct exchange {
-  double want, miss; /* work that should change nodes, and how far from it */
+  double want, miss; /* work that should change pods, and how far from it */
   int32_t a, b;      /* b = -1: a alone */
 } exchange;
 
@@ -379,26 +395,26 @@ static int32_t nearest_exchange(const kfi_state *st, int32_t r, int32_t q, excha
 }
 
 /*
-** What sits in one node is levelled there, so a node as a whole may stand above the others.
-** Change one whole sequence between the fullest and the emptiest node so that their sums come
+** What sits in one pod is levelled there, so a pod as a whole may stand above the others.
+** Change one whole sequence between the fullest and the emptiest pod so that their sums come
 ** nearest; that their ranks then need levelling again is the caller's business.
 */
-bool kfi_level_nodes(kfi_state *st, double *node_s) {
-  const kfi_world *w = st->world;
+bool kfi_level_pods(kfi_state *st, double *pod_s) {
+  const int32_t *first = st->world->pod_first;
   int32_t high = 0, low = 0, steps = 0;
-  for (int32_t m = 1; m < w->n_nodes; m++) {
-    if (node_s[m] > node_s[high]) high = m;
-    if (node_s[m] < node_s[low]) low = m;
+  for (int32_t m = 1; m < st->world->n_pods; m++) {
+    if (pod_s[m] > pod_s[high]) high = m;
+    if (pod_s[m] < pod_s[low]) low = m;
   }
   if (high == low) return false;
-  int32_t n = w->ranks_per_node, least = low * n;
-  double want = (node_s[high] - node_s[low]) / 2 * n;
+  int32_t least = first[low];
+  double want = (pod_s[high] - pod_s[low]) / 2 * (first[high + 1] - first[high]);
   exchange e = {want, want * 0.8, -1, -1};
-  for (int32_t q = low * n; q < node_end(w, low); q++) {
+  for (int32_t q = first[low]; q < first[low + 1]; q++) {
     if (st->load[q] < st->load[least]) least = q;
   }
-  for (int32_t r = high * n; r < node_end(w, high) && e.miss > want * GOOD_ENOUGH; r++) {
-    for (int32_t q = low * n; q < node_end(w, low) && e.miss > want * GOOD_ENOUGH; q++) {
+  for (int32_t r = first[high]; r < first[high + 1] && e.miss > want * GOOD_ENOUGH; r++) {
+    for (int32_t q = first[low]; q < first[low + 1] && e.miss > want * GOOD_ENOUGH; q++) {
       steps += nearest_exchange(st, r, q, &e);
     }
   }
@@ -416,7 +432,7 @@ bool kfi_level_nodes(kfi_state *st, double *node_s) {
   if (e.b >= 0) kfi_take_off(st, e.b);
   kfi_put_whole(st, e.a, to);
   if (e.b >= 0) kfi_put_whole(st, e.b, from);
-  node_s[high] = node_mean(st, high);
-  node_s[low] = node_mean(st, low);
+  pod_s[high] = pod_mean(st, high);
+  pod_s[low] = pod_mean(st, low);
   return true;
 }

@@ -19,7 +19,6 @@ typedef struct run {
   kfi_refiner refiner;
   kfi_state now, best;
   int32_t n_slots;
-  int64_t n_shares;
   double bound_s;
   double best_s, best_bytes;
   kfi_solution out;
@@ -75,7 +74,7 @@ static void keep(run *u) {
 static const double target[] = {1,    0.5, 1.5,  0.17, 2,   0.67, 1.25,
                                 0.33, 2.5, 1.75, 0.83, 3.3, 5};
 #define N_TARGETS ((int)(sizeof target / sizeof target[0]))
-#define LEVEL_FROM 0.005 /* a rank this far above the target means that a node is */
+#define LEVEL_FROM 0.005 /* a rank this far above the target means that its pod is */
 #define SHARPNESS 8
 #define PACKING_SLACK 0.0005
 #define MOST_SLACK 0.02
@@ -88,10 +87,10 @@ static kf_status construct(run *u, double target_s) {
   return status;
 }
 
-static void level_nodes(run *u) {
-  int32_t left = 2 * u->world->n_nodes;
-  kfi_node_means(&u->now, u->builder.node_load);
-  while (left-- > 0 && kfi_level_nodes(&u->now, u->builder.node_load)) continue;
+static void level_pods(run *u) {
+  int32_t left = 2 * u->world->n_pods;
+  kfi_pod_means(&u->now, u->builder.pod_s);
+  while (left-- > 0 && kfi_level_pods(&u->now, u->builder.pod_s)) continue;
 }
 
 /* Everything whole at home, and what the refinement makes of that: never worse than nothing. */
@@ -109,16 +108,16 @@ static void search_home(run *u) {
 }
 
 /*
-** What routing will take of a step, as a share of it: what ranks and nodes have above the mean
+** What routing will take of a step, as a share of it: what ranks and pods have above the mean
 ** must leave them, at the price of the links it then crosses. Twice that, because what leaves is
 ** not always what should; never below what packing needs. Also the step without any balancing.
 */
 static double expected_slack(run *u, double *before_s) {
   const kfi_world *w = u->world;
-  double *rank_s = u->builder.room, *node_s = u->builder.node_load;
+  double *rank_s = u->builder.room, *pod_s = u->builder.pod_s;
   double work = 0, tokens = 0, across = 0, inside = 0, mean = 0;
   memset(rank_s, 0, (size_t)w->n_ranks * sizeof *rank_s);
-  memset(node_s, 0, (size_t)w->n_nodes * sizeof *node_s);
+  memset(pod_s, 0, (size_t)w->n_pods * sizeof *pod_s);
   for (int64_t j = 0; j < u->now.n_items; j++) {
     const kfi_item *it = &u->item[j];
     rank_s[it->home] += it->work;
@@ -131,9 +130,9 @@ static double expected_slack(run *u, double *before_s) {
     double over = rank_s[r] - w->speed[r] * mean;
     if (rank_s[r] * w->slow[r] > *before_s) *before_s = rank_s[r] * w->slow[r];
     if (over > 0) inside += over;
-    node_s[kfi_node(w, r)] += over;
+    pod_s[w->pod_of[r]] += over;
   }
-  for (int32_t m = 0; m < w->n_nodes; m++) across += node_s[m] > 0 ? node_s[m] : 0;
+  for (int32_t m = 0; m < w->n_pods; m++) across += pod_s[m] > 0 ? pod_s[m] : 0;
   if (work <= 0) return PACKING_SLACK;
   double routed_s = tokens / work * (across * w->route_inter_s + inside * w->route_intra_s);
   double slack = 2 * 2 * routed_s / w->n_ranks / mean;
@@ -148,14 +147,14 @@ static kf_status search_auto(run *u) {
     if (status) return status;
     bool fluid = st->n_items && kfi_is_split(st, 0);
     keep(u);
-    if (fluid && max_load(st) > st->target_s * (1 + LEVEL_FROM)) level_nodes(u);
+    if (fluid && max_load(st) > st->target_s * (1 + LEVEL_FROM)) level_pods(u);
     kfi_refine(st, &u->refiner, SHARPNESS, true);
     kfi_refine(st, &u->refiner, SHARPNESS, false);
     keep(u);
     for (int k = 0; k < 6 && st->moves < st->budget; k++) {
       double before = max_load(st);
-      kfi_node_means(st, u->builder.node_load);
-      if (!kfi_level_nodes(st, u->builder.node_load)) break;
+      kfi_pod_means(st, u->builder.pod_s);
+      if (!kfi_level_pods(st, u->builder.pod_s)) break;
       kfi_refine(st, &u->refiner, SHARPNESS, true);
       keep(u);
       if (max_load(st) >= before) break;
@@ -170,24 +169,27 @@ static kf_status search_auto(run *u) {
 ** the fewest bytes is taken. The objective is a wall at the target with a price on bytes.
 */
 #define FREE_LIMIT 1.002
-#define FREE_WALL 1.0015
+#define FREE_WALL 1.0018
 #define FREE_SHARPNESS 10
 #define FREE_PRICE 20 /* tokens through Ulysses cost this much less than the time they save */
 
 static kf_status search_free(run *u) {
-  static const double free_target[] = {1.001, 1.0005, 1.0007, 1.0016, 1.0,
-                                       1.0014, 1.0018, 1.003, 1.0012};
+  static const double free_target[] = {1.001, 1.0018, 1.0003, 1.0014, 1.0007, 1.0016, 1.0,
+                                       1.0005, 1.003, 1.0012, 1.0002, 1.0009, 1.0019, 1.0011};
+  int n_targets = (int)(sizeof free_target / sizeof free_target[0]);
   const kfi_world *w = u->world;
   kfi_state *st = &u->now;
   double limit = u->bound_s * FREE_LIMIT;
+  st->enough_s = limit * (1 - 1e-5);
   st->bytes_per_s = FREE_PRICE * w->ulysses_bytes / (w->linear_s > 0 ? w->linear_s : 1);
-  for (int i = 0; i < 9 && (i == 0 || st->moves < st->budget); i++) {
+  for (int i = 0; i < n_targets && (i == 0 || st->moves < st->budget); i++) {
     kf_status status = construct(u, u->bound_s * free_target[i]);
     if (status) return status;
     st->target_s = u->bound_s * FREE_WALL;
-    level_nodes(u);
+    level_pods(u);
     kfi_refine(st, &u->refiner, FREE_SHARPNESS, true);
     kfi_refine(st, &u->refiner, FREE_SHARPNESS, false);
+    if (max_load(st) <= limit) kfi_gather(st, &u->refiner, st->enough_s);
     double s = max_load(st), bytes = kfi_state_bytes(st);
     bool within = s <= limit, had = u->best_s <= limit;
     if (within ? !had || bytes < u->best_bytes : !had && s < u->best_s) {
@@ -227,12 +229,9 @@ static int32_t shares_of(run *u, int64_t j, kfi_share *set) {
   const kfi_world *w = u->world;
   const kfi_state *st = &u->best;
   if (kfi_is_split(st, j)) return kfi_get_set(st, j, set);
-  int32_t first = w->bag_first[st->where[j]], g = w->bag_first[st->where[j] + 1] - first, n = 0;
+  int32_t first = w->bag_first[st->where[j]], g = w->bag_first[st->where[j] + 1] - first;
   kfi_deal(w, &st->item[j], first, g, u->builder.room, set);
-  for (int32_t i = 0; i < g; i++) {
-    if (set[i].tokens || set[i].heads) set[n++] = set[i];
-  }
-  return n;
+  return kfi_drop_empty(set, g);
 }
 
 static kf_status write_solution(run *u, kfi_search *search) {

@@ -76,13 +76,37 @@ static kf_status check_options(const kf_planner_options *o) {
   return KF_OK;
 }
 
+#define POD_LEAST 8 /* fewer neighbours leave the search no choice */
+#define POD_MOST 64 /* more cost time: pods are searched and sorted one rank at a time */
+
+/* Cut the ranks into pods; counts them only if first is NULL. */
+static int32_t cut_pods(const kfi_world *w, int32_t *first, int32_t *pod_of) {
+  int32_t node = w->ranks_per_node, n = 0, size = node;
+  if (node < POD_LEAST) size = POD_LEAST / node * node;
+  if (node > POD_MOST) {
+    int32_t parts = (node + POD_MOST - 1) / POD_MOST;
+    size = (node + parts - 1) / parts;
+  }
+  for (int32_t r = 0, end; r < w->n_ranks; r = end, n++) {
+    end = r + size;
+    if (node > POD_MOST && end > (r / node + 1) * node) end = (r / node + 1) * node;
+    if (end > w->n_ranks) end = w->n_ranks;
+    if (!first) continue;
+    first[n] = r;
+    first[n + 1] = end;
+    for (int32_t q = r; q < end; q++) pod_of[q] = n;
+  }
+  return n;
+}
+
 /* Speeds, caps and bags are copied: the caller's arrays are only borrowed. */
 static void copy_ranks(kfi_world *w, const kf_planner_options *o, kfi_layout *lay) {
   int32_t n = w->n_ranks;
   double *speed = KFI_TAKE(lay, double, n), *slow = KFI_TAKE(lay, double, n);
   int64_t *cap = o->mem_tokens ? KFI_TAKE(lay, int64_t, n) : NULL;
   int32_t *first = KFI_TAKE(lay, int32_t, w->n_bags + 1), *bag_of = KFI_TAKE(lay, int32_t, n);
-  int32_t *node_of = KFI_TAKE(lay, int32_t, n);
+  int32_t *node_of = KFI_TAKE(lay, int32_t, n), *pod_of = KFI_TAKE(lay, int32_t, n);
+  int32_t *pod_first = KFI_TAKE(lay, int32_t, w->n_pods + 1);
   double *bag_speed = KFI_TAKE(lay, double, w->n_bags), *bag_slow = KFI_TAKE(lay, double, w->n_bags);
   int64_t *bag_cap = o->mem_tokens ? KFI_TAKE(lay, int64_t, w->n_bags) : NULL;
   if (!lay->base) return;
@@ -99,6 +123,8 @@ static void copy_ranks(kfi_world *w, const kf_planner_options *o, kfi_layout *la
     if (cap && (cap[r] = o->mem_tokens[r]) > w->max_cap) w->max_cap = cap[r];
   }
   w->equal_speeds = w->max_speed == w->min_speed;
+  cut_pods(w, pod_first, pod_of);
+  w->pod_first = pod_first, w->pod_of = pod_of;
   for (int32_t b = 0; b <= w->n_bags; b++) first[b] = o->bags ? o->bags->first[b] : b;
   for (int32_t b = 0; b < w->n_bags; b++) {
     bag_speed[b] = 0;
@@ -144,6 +170,7 @@ kf_status kfi_world_create(const kf_planner_options *o, kfi_world *w, kfi_buffer
     .bags_per_group = o->bags ? o->bags->bags_per_group : k->n_ranks,
   };
   w->n_nodes = (w->n_ranks + w->ranks_per_node - 1) / w->ranks_per_node;
+  w->n_pods = cut_pods(w, NULL, NULL);
   w->free_links = w->ulysses_intra_s == 0 && w->ulysses_inter_s == 0 && w->route_intra_s == 0 &&
                   w->route_inter_s == 0 && k->latency_s == 0;
   kfi_layout lay = {0};

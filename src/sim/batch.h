@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KFI_BATCH_H
+#define KFI_BATCH_H
+
+#include "knapformer.h"
+
+/* All tokens of a batch stay below this, so that sums of them are exact as doubles. */
+#define KFI_MAX_TOKENS ((int64_t)1 << 53)
+
+/*
+** A batch of one block, and where its arrays may be written. n_ranks and n_seqs must be
+** within the limits of the header. Records KF_ENOMEM. kf_batch_free frees it.
+*/
+kf_status kfi_batch_alloc(int32_t n_ranks, int64_t n_seqs, kf_batch **out, int64_t **rank_off,
+                          int64_t **len);
+
+#endif
