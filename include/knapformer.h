@@ -96,8 +96,9 @@ typedef struct kf_batch {
 
 /*
 ** A batch from a mix: a name (lowres, mixres, joint, lowres4k, clips) or data codes such
-** as "g16b4i256f1s0,g8b1i2048f1s0" (ranks, samples a rank, pixels, frames, video or not).
-** `n_ranks` 0 takes the mix's own ranks; any other number cycles through them. `seed` draws
+** as "g16b4i256f1s0,g8b1i2048f1s0": ranks, samples a rank, pixels a side (a multiple of 16, a
+** token is 16 x 16), frames, and whether frames are a video: s0 keeps every frame, s1 makes
+** int(frames/3.4) latent frames of them. `n_ranks` 0 takes the mix's own ranks; any other number cycles through them. `seed` draws
 ** the text lengths: sequence i of rank r has splitmix64(seed<<40 ^ r<<20 ^ i) % 393 text tokens.
 */
 KF_API kf_status kf_mix_create(const char *mix, int32_t n_ranks, uint64_t seed, kf_batch **out);
@@ -160,9 +161,10 @@ typedef struct kf_cluster {
 /*
 ** A cluster from a name (h100x32, free) or from a text such as
 ** "nodes=4,ranks_per_node=8,tflops=300,passes=4,intra_GBps=100,inter_GBps=10,latency_us=10";
-** what the text leaves out is as in h100x32, and `inf` is a bandwidth. NULL or "" is h100x32
-** with as many ranks as wanted. `n_ranks` is the number of ranks wanted (0: as the text says);
-** a text that says another number is refused.
+** (also elem_bytes=2); what the text leaves out is as in h100x32, and `inf` is a bandwidth. NULL
+** or "" is h100x32 with as many ranks as wanted. `n_ranks` is the number of ranks wanted; a text
+** that says another number is refused. 0 takes what the text says, or 32 where it says nothing.
+** The last node may be partial.
 */
 KF_API kf_status kf_cluster_parse(const char *text, int32_t n_ranks, kf_cluster *out);
 
@@ -216,7 +218,7 @@ typedef struct kf_planner_options {
   const int64_t *mem_tokens; /* (n_ranks) most tokens a rank may load; NULL: no cap */
   int64_t max_chunk_size;    /* most tokens of one sequence on one rank; 0: no limit */
   kf_affinity affinity;
-  int64_t budget; /* how many moves the search may evaluate; 0: a fixed function of
+  int64_t budget; /* about how many moves the search may evaluate; 0: a fixed function of
                      ranks and sequences. The clock is never read: ranks would disagree. */
 } kf_planner_options;
 
@@ -237,7 +239,8 @@ struct kf_plan;
 KF_API kf_status kf_planner_plan(kf_planner *planner, const kf_batch *batch,
                                  const struct kf_plan **out);
 
-/* The budget that stands for about `us` microseconds of search: a fixed constant times us. */
+/* The budget that stands for about `us` microseconds of search: a fixed constant times us, at
+** least 1 where us is above 0. */
 KF_API int64_t kf_planner_budget(double us);
 
 /* -------------------------------------------------------------------- 6. plan */
@@ -295,8 +298,9 @@ typedef struct kf_figures {
 typedef struct kf_plan {
   int32_t version; /* KF_PLAN_VERSION */
   int32_t n_ranks;
-  int32_t heads; /* H */
-  int32_t auto_bags; /* 1: auto; 0: fixed bags */
+  int32_t heads;          /* H */
+  int32_t ranks_per_node; /* of the cluster; ranks r and q share a node if r/this == q/this */
+  int32_t auto_bags;      /* 1: auto; 0: fixed bags */
   int64_t n_seqs, n_chunks;
   uint64_t hash; /* FNV-1a 64 over the chunk rows as little-endian 64-bit integers */
 

@@ -259,7 +259,7 @@ static kf_status place_cut(builder *u, int64_t j) {
   int32_t n_ranks = list_candidates(u, it->home, need, &one_pod), n_empty = 0, n;
   while (n_empty < n_ranks && u->b->room[u->b->rank[n_empty]] > EMPTY * u->target_s) n_empty++;
 
-  if (one_pod && p->n && p->n <= n_ranks && n_empty >= p->n - 1) {
+  if (one_pod && p->n > 1 && p->n <= n_ranks && n_empty >= p->n - 1) {
     n = p->n;
     seat_pattern(u, j, p, n_ranks);
   } else {

@@ -319,7 +319,7 @@ kf_status kfi_plan_build(kfi_plan_store *store, const kfi_world *world, const kf
   kf_status status;
 
   *p = (kf_plan){.version = KF_PLAN_VERSION, .n_ranks = batch->n_ranks, .heads = world->heads,
-                 .auto_bags = world->auto_bags, .n_seqs = n, .n_chunks = n_chunks};
+                 .ranks_per_node = world->ranks_per_node, .auto_bags = world->auto_bags, .n_seqs = n, .n_chunks = n_chunks};
   kfi_layout lay = {0};
   for (int pass = 0; pass < 2; pass++) {
     lay.n_bytes = 0;

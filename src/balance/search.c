@@ -143,7 +143,10 @@ static kf_status search_auto(run *u) {
   kfi_state *st = &u->now;
   double before_s, slack = expected_slack(u, &before_s);
   for (int i = 0; i < N_TARGETS && (i == 0 || (st->moves < st->budget && u->best_s > st->enough_s)); i++) {
-    kf_status status = construct(u, u->bound_s * (1 + slack * target[i]));
+    /* where the bound turns out to be far away, aim between it and what was reached */
+    double reached = isinf(u->best_s) ? 0 : (u->best_s / u->bound_s - 1) / 2;
+    double unit = reached > slack ? reached : slack;
+    kf_status status = construct(u, u->bound_s * (1 + unit * target[i]));
     if (status) return status;
     bool fluid = st->n_items && kfi_is_split(st, 0);
     keep(u);
@@ -278,7 +281,7 @@ static kf_status write_solution(run *u, kfi_search *search) {
 #define ENOUGH 0.001 /* with the default budget, so near to the bound is near enough */
 
 static int64_t default_budget(const kfi_world *w, const kf_batch *batch) {
-  return 100 + 10LL * w->n_ranks + batch->n_seqs / 2;
+  return 100 + 10LL * w->n_ranks + batch->n_seqs / 4;
 }
 
 kf_status kfi_search_run(kfi_search *search, const kfi_world *world, const kf_batch *batch,

@@ -9,7 +9,7 @@
 **             |__||_|_|__||__    height: seconds
 **     after   ----------------
 **             |||||||||||||||
-**             0   8   16  24     ranks
+**             0   8   16  24     ranks, and nodes below them
 **
 ** Layout is computed first and kept in one struct; the writing below it only follows. A bar
 ** becomes a piece of one <path> per colour: 32 ranks take 8 KB. Beyond one rank a pixel,
@@ -210,6 +210,7 @@ static const char style[] =
   ".page{fill:#ffffff}\n"
   ".grid{stroke:#e3e7ec;fill:none}\n"
   ".axis{stroke:#8a95a3;fill:none}\n"
+  ".node{stroke:#8a95a3;stroke-dasharray:1 3;fill:none}\n"
   ".before{fill:#a9b4c2}\n"
   ".compute{fill:#2f6fc4}\n"
   ".comm{fill:#f0a030}\n"
@@ -217,7 +218,7 @@ static const char style[] =
   ".bound{stroke:#c22f52;stroke-width:1.5;stroke-dasharray:2 3;fill:none}\n"
   "@media (prefers-color-scheme:dark){\n"
   "text{fill:#e6eaf0}.small{fill:#9aa5b3}.page{fill:#14181f}.grid{stroke:#2a313b}\n"
-  ".axis{stroke:#6b7684}.before{fill:#667180}.compute{fill:#5a9bf0}.comm{fill:#f5b14d}\n"
+  ".axis,.node{stroke:#6b7684}.before{fill:#667180}.compute{fill:#5a9bf0}.comm{fill:#f5b14d}\n"
   ".ideal{stroke:#4fd08a}.bound{stroke:#ff7a98}\n"
   "}\n"
   "</style>\n";
@@ -352,11 +353,28 @@ static void put_ranks(buffer *b, const kf_plan *plan, const layout *l) {
     put(b, "\">%" PRId64 "</text>\n", r);
   }
   put(b, "<text class=\"small\" x=\"%d\" y=\"%d\">", LEFT, AFTER_BASE + 33);
-  if (l->ranks_per_column == 1)
-    put(b, "rank");
-  else
+  if (l->ranks_per_column > 1)
     put(b, "rank; a column is the slowest of %" PRId32 " neighbours", l->ranks_per_column);
   put(b, "</text>\n");
+}
+
+/* A line between nodes, and their numbers, where there is room for them. */
+static void put_nodes(buffer *b, const kf_plan *plan, const layout *l) {
+  double node_px = l->pitch / l->ranks_per_column * plan->ranks_per_node;
+  if (plan->ranks_per_node >= plan->n_ranks || node_px < 12) return;
+  for (int32_t r = 0, node = 0; r < plan->n_ranks; r += plan->ranks_per_node, node++) {
+    double x = LEFT + l->pitch / l->ranks_per_column * r;
+    int32_t left = plan->n_ranks - r;
+    for (int k = 0; r > 0 && k < 2; k++) {
+      put(b, "<path class=\"node\" d=\"M");
+      put_px(b, x);
+      put(b, " %dv%d\"/>\n", k ? AFTER_BASE : BEFORE_BASE, -PLOT_HEIGHT);
+    }
+    if (node_px < 48) continue;
+    put(b, "<text class=\"small\" text-anchor=\"middle\" y=\"%d\" x=\"", AFTER_BASE + 33);
+    put_px(b, x + fmin(node_px, l->pitch * left) / 2);
+    put(b, "\">node %" PRId32 "</text>\n", node);
+  }
 }
 
 kf_status kf_svg_plan(const kf_plan *plan, const char *title, char **out) {
@@ -372,6 +390,7 @@ kf_status kf_svg_plan(const kf_plan *plan, const char *title, char **out) {
   put_legend(&b, plan);
   put_before(&b, plan, &l);
   put_after(&b, plan, &l);
+  put_nodes(&b, plan, &l);
   put_ranks(&b, plan, &l);
   put(&b, "</svg>\n");
   if (b.failed_bytes) {

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+** What the commands of the program share: options, messages, exit codes.
+**
+** A command parses its options into texts, turns the texts into the library's structs, calls
+** the library and shows the result. Exit codes: 0; 1 for what failed (an infeasible plan, a
+** full disk); 2 for what was asked wrongly. One sentence on stderr says which.
+*/
+#ifndef CLI_H
+#define CLI_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include <knapformer.h>
+
+enum { EXIT_FAILED = 1, EXIT_MISUSE = 2 };
+
+/* ------------------------------------------------------------- option.c: reading */
+
+/* "--name VALUE" or "--name=VALUE" sets *value; an option without a value sets *flag. */
+typedef struct cli_option {
+  const char *name;
+  const char **value;
+  bool *flag;
+} cli_option;
+
+/*
+** Parse everything after the command. `command` ("plan", "bench plan") is for messages, `help`
+** is what --help prints. Returns -1 to go on, or an exit code to stop with.
+*/
+int cli_parse(const char *command, const char *help, char **argv, const cli_option *options,
+              int n_options);
+
+/* The number that an option gave. They say what is wrong on stderr and return false. */
+bool cli_int(const char *command, const char *option, const char *text, int64_t min, int64_t max,
+             int64_t *out);
+bool cli_real(const char *command, const char *option, const char *text, double min, double max,
+              double *out);
+
+/* "knapformer COMMAND: sentence" on stderr; returns `code`. */
+#if defined(__GNUC__)
+__attribute__((format(printf, 3, 4)))
+#endif
+int
+cli_fail(int code, const char *command, const char *format, ...);
+
+/* The same for a failed call of the library; `option` is what the user gave, or NULL. */
+int cli_fail_status(kf_status status, const char *command, const char *option);
+
+/* Close stdout and see that all of it was written: a full disk must not look like success. */
+int cli_close_stdout(const char *command);
+
+/* ------------------------------------------------------------ view.c: the terminal */
+
+/* What `plan` shows besides the plan. */
+typedef struct cli_view {
+  const char *data, *model, *cluster, *bags; /* as the user said it */
+  double gamma;
+  int32_t ranks_per_node;
+  double solve_us;
+} cli_view;
+
+void cli_view_plan(const kf_plan *plan, const cli_view *view);
+
+/* ---------------------------------------------------------------- the commands */
+
+/* argv begins after the command's name and ends with NULL; all return an exit code. */
+int cli_plan(char **argv);
+int cli_bench(char **argv);
+
+/* Wall time, for what the commands report. */
+double cli_now_us(void);
+
+#endif

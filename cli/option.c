@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+** Options, numbers and messages.
+**
+** getopt_long would do, but it accepts abbreviations (--b, which a later --bars would break)
+** and words its own messages; a table and forty lines do what is wanted.
+*/
+#include "cli.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+int cli_fail(int code, const char *command, const char *format, ...) {
+  va_list args;
+  fprintf(stderr, "knapformer%s%s: ", command ? " " : "", command ? command : "");
+  va_start(args, format);
+  vfprintf(stderr, format, args);
+  va_end(args);
+  fputc('\n', stderr);
+  return code;
+}
+
+int cli_fail_status(kf_status status, const char *command, const char *option) {
+  const char *sentence = kf_last_error();
+  int code = status == KF_EINVAL ? EXIT_MISUSE : EXIT_FAILED;
+  if (!*sentence) sentence = kf_status_string(status);
+  return option ? cli_fail(code, command, "%s: %s", option, sentence)
+                : cli_fail(code, command, "%s", sentence);
+}
+
+int cli_close_stdout(const char *command) {
+  bool failed = ferror(stdout) != 0;
+  errno = 0;
+  if (fclose(stdout) != 0 || failed)
+    return cli_fail(EXIT_FAILED, command, "cannot write the output%s%s", errno ? ": " : "",
+                    errno ? strerror(errno) : "");
+  return 0;
+}
+
+double cli_now_us(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
+}
+
+/* ------------------------------------------------------------------------ options */
+
+/* The option that `arg` names, and where its value begins if it is "--name=value". */
+static const cli_option *find(const char *arg, const cli_option *options, int n_options,
+                              const char **value) {
+  size_t n = strcspn(arg, "=");
+  *value = arg[n] == '=' ? arg + n + 1 : NULL;
+  for (int i = 0; i < n_options; i++)
+    if (strlen(options[i].name) == n && strncmp(arg, options[i].name, n) == 0) return &options[i];
+  return NULL;
+}
+
+int cli_parse(const char *command, const char *help, char **argv, const cli_option *options,
+              int n_options) {
+  for (; *argv; argv++) {
+    const char *arg = *argv, *value;
+    if (strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0) {
+      fputs(help, stdout);
+      return cli_close_stdout(command);
+    }
+    if (strcmp(arg, "--version") == 0) {
+      printf("knapformer %s\n", kf_version());
+      return cli_close_stdout(command);
+    }
+    const cli_option *option = find(arg, options, n_options, &value);
+    if (!option)
+      return cli_fail(EXIT_MISUSE, command,
+                      "%s \"%s\", expected an option of \"knapformer %s --help\"",
+                      arg[0] == '-' ? "unknown option" : "unexpected argument", arg, command);
+    if (option->flag) {
+      if (value)
+        return cli_fail(EXIT_MISUSE, command, "%s takes no value, found \"%s\"", option->name,
+                        value);
+      *option->flag = true;
+      continue;
+    }
+    if (!value) value = *++argv;
+    if (!value || strncmp(value, "--", 2) == 0)
+      return cli_fail(EXIT_MISUSE, command, "%s: found %s%s%s, expected a value", option->name,
+                      value ? "\"" : "", value ? value : "the end", value ? "\"" : "");
+    *option->value = value;
+  }
+  return -1;
+}
+
+/* ------------------------------------------------------------------------ numbers */
+
+/* strtoll and strtod take blanks, signs, "nan" and hexadecimal: only these bytes may reach them. */
+static bool looks_numeric(const char *text, const char *allowed) {
+  return *text >= '0' && *text <= '9' && strspn(text, allowed) == strlen(text);
+}
+
+bool cli_int(const char *command, const char *option, const char *text, int64_t min, int64_t max,
+             int64_t *out) {
+  if (looks_numeric(text, "0123456789")) {
+    errno = 0;
+    long long value = strtoll(text, NULL, 10);
+    if (errno == 0 && value >= min && value <= max) {
+      *out = value;
+      return true;
+    }
+  }
+  cli_fail(EXIT_MISUSE, command,
+           "%s: found \"%s\", expected a whole number from %" PRId64 " to %" PRId64, option, text,
+           min, max);
+  return false;
+}
+
+bool cli_real(const char *command, const char *option, const char *text, double min, double max,
+              double *out) {
+  if (looks_numeric(text, "0123456789.eE+-")) {
+    char *end;
+    double value = strtod(text, &end);
+    if (!*end && value >= min && value <= max) {
+      *out = value;
+      return true;
+    }
+  }
+  cli_fail(EXIT_MISUSE, command, "%s: found \"%s\", expected a number from %g to %g", option, text,
+           min, max);
+  return false;
+}

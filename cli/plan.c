@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+** knapformer plan: texts in, a plan out, as a table, as JSON or as a picture.
+**
+** The object that --json prints is made by jansson but for the chunks, which are written one
+** after the other: a tree of seven million numbers takes a gigabyte.
+*/
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "cli.h"
+
+static const char name[] = "plan";
+
+static const char help[] =
+  "usage: knapformer plan --mix NAME|CODES [OPTIONS]\n"
+  "       knapformer plan --lens FILE|- [OPTIONS]\n"
+  "\n"
+  "Balance one training step: which rank, or which set of ranks, computes which sequence.\n"
+  "\n"
+  "What the ranks have:\n"
+  "  --mix NAME|CODES      lowres, mixres, joint, lowres4k, clips, or codes such as\n"
+  "                        g16b4i256f1s0,g8b1i2048f1s0 (ranks, samples a rank, pixels,\n"
+  "                        frames, 1 for video)\n"
+  "  --lens FILE|-         one line per rank, lengths in tokens separated by blanks;\n"
+  "                        - is standard input\n"
+  "  --ranks N             repeat the mix's ranks up to N; must agree with --lens\n"
+  "  --seed N              draws the text lengths of a mix (0); the planner has no seed\n"
+  "\n"
+  "What it costs:\n"
+  "  --model NAME|SHAPE    flux (default), wan1.3b, wan14b, DiT-S, DiT-B, DiT-L, DiT-XL,\n"
+  "                        or d=3072,layers=57,heads=24\n"
+  "  --gamma G             seconds of an attention FLOP over those of another (0.4)\n"
+  "  --cluster NAME|SPEC   h100x32, free, or nodes=4,ranks_per_node=8,tflops=300,passes=4,\n"
+  "                        intra_GBps=100,inter_GBps=10,latency_us=10 (these are the\n"
+  "                        defaults, for any number of ranks); inf is a bandwidth\n"
+  "  --speeds S,S,..       relative speed of every rank (all 1)\n"
+  "\n"
+  "What is allowed:\n"
+  "  --bags SPEC|auto      auto (default), g1n8+g2n4, [1,1,2], or a bag size\n"
+  "  --mem-tokens N        most tokens a rank may load (no cap)\n"
+  "  --max-chunk-size N    most tokens of one sequence on one rank (no limit)\n"
+  "  --affinity KIND       fill (default): the shortest step; spread: even memory, within\n"
+  "                        1% of that step\n"
+  "  --budget-us N         search for about N microseconds, counted in moves; the default\n"
+  "                        depends on ranks and sequences only\n"
+  "\n"
+  "What is shown:\n"
+  "  --json                one JSON object instead of the table\n"
+  "  --chunks              also every chunk: sequence, source, destination, offset, length,\n"
+  "                        first head, heads\n"
+  "  --svg FILE            also a picture\n"
+  "\n"
+  "solve_us is the wall time of the second of two calls on one planner, as in training,\n"
+  "where the planner and its memory are reused at every step.\n";
+
+/* All options as texts, NULL where not given. */
+typedef struct request {
+  const char *mix, *lens, *ranks, *seed, *model, *gamma, *cluster, *speeds;
+  const char *bags, *mem_tokens, *max_chunk_size, *affinity, *budget_us, *svg;
+  bool json, chunks;
+} request;
+
+/* What they become, and what must be freed. */
+typedef struct job {
+  kf_batch *batch;
+  kf_bags *bags;
+  double *speed;
+  int64_t *mem_tokens;
+  kf_planner_options options;
+  kf_planner *planner;
+  const kf_plan *plan;
+  double gamma, solve_us;
+} job;
+
+/* The name of what is planned, for people. */
+static const char *data_of(const request *q) {
+  if (q->mix) return q->mix;
+  return strcmp(q->lens, "-") == 0 ? "standard input" : q->lens;
+}
+
+/* ------------------------------------------------------------------ texts to structs */
+
+/* The whole of a file, or of standard input. 0 or an exit code. */
+static int read_all(const char *path, char **out, size_t *n_bytes) {
+  bool standard = strcmp(path, "-") == 0;
+  FILE *file = standard ? stdin : fopen(path, "rb");
+  char *text = NULL;
+  size_t n = 0, cap = 0;
+  if (!file)
+    return cli_fail(EXIT_FAILED, name, "--lens: cannot open \"%s\": %s", path, strerror(errno));
+  for (size_t got = 1; got > 0; n += got) {
+    if (n == cap) {
+      cap = cap ? cap * 2 : 65536;
+      char *more = realloc(text, cap);
+      if (!more) {
+        cli_fail(EXIT_FAILED, name, "--lens: out of memory: %zu bytes for \"%s\"", cap, path);
+        goto fail;
+      }
+      text = more;
+    }
+    got = fread(text + n, 1, cap - n, file);
+  }
+  if (ferror(file)) {
+    cli_fail(EXIT_FAILED, name, "--lens: cannot read \"%s\": %s", path, strerror(errno));
+    goto fail;
+  }
+  if (!standard) fclose(file);
+  *out = text;
+  *n_bytes = n;
+  return 0;
+
+fail:
+  if (!standard) fclose(file);
+  free(text);
+  return EXIT_FAILED;
+}
+
+static int read_lens(const request *q, int64_t n_ranks, job *j) {
+  char *text = NULL;
+  size_t n_bytes = 0;
+  int code = read_all(q->lens, &text, &n_bytes);
+  if (code) return code;
+  kf_status status = kf_batch_parse(data_of(q), text, n_bytes, &j->batch);
+  free(text);
+  if (status) return cli_fail_status(status, name, "--lens");
+  if (n_ranks && n_ranks != j->batch->n_ranks)
+    return cli_fail(EXIT_MISUSE, name,
+                    "--ranks: found \"%s\", expected %" PRId32 ", the number of lines of %s",
+                    q->ranks, j->batch->n_ranks, data_of(q));
+  return 0;
+}
+
+static int make_batch(const request *q, job *j) {
+  int64_t n_ranks = 0, seed = 0;
+  if (!q->mix == !q->lens)
+    return cli_fail(EXIT_MISUSE, name, "found %s --lens, expected one of them",
+                    q->mix ? "both --mix and" : "neither --mix nor");
+  if (q->ranks && !cli_int(name, "--ranks", q->ranks, 1, KF_MAX_RANKS, &n_ranks))
+    return EXIT_MISUSE;
+  if (q->seed && !cli_int(name, "--seed", q->seed, 0, INT64_MAX, &seed)) return EXIT_MISUSE;
+  if (q->lens) return read_lens(q, n_ranks, j);
+  kf_status status = kf_mix_create(q->mix, (int32_t)n_ranks, (uint64_t)seed, &j->batch);
+  return status ? cli_fail_status(status, name, "--mix") : 0;
+}
+
+static int make_cost(const request *q, job *j) {
+  kf_model model;
+  kf_cluster cluster;
+  kf_status status;
+  j->gamma = 0.4;
+  if ((status = kf_model_parse(q->model ? q->model : "flux", &model)))
+    return cli_fail_status(status, name, "--model");
+  if (q->cluster && !*q->cluster)
+    return cli_fail(EXIT_MISUSE, name, "--cluster: found \"\", expected a name or a text");
+  if ((status = kf_cluster_parse(q->cluster, j->batch->n_ranks, &cluster)))
+    return cli_fail_status(status, name, "--cluster");
+  if (q->gamma && !cli_real(name, "--gamma", q->gamma, 1e-6, 1e6, &j->gamma)) return EXIT_MISUSE;
+  status = kf_cost_static(&model, &cluster, j->gamma, &j->options.cost);
+  return status ? cli_fail_status(status, name, NULL) : 0;
+}
+
+/* "1,1,0.5": exactly one for every rank. */
+static int read_speeds(const char *text, job *j) {
+  int32_t n_ranks = j->batch->n_ranks;
+  int64_t n = 1;
+  for (const char *p = text; *p; p++) n += *p == ',';
+  if (n != n_ranks)
+    return cli_fail(EXIT_MISUSE, name,
+                    "--speeds: found %" PRId64 " values, expected %" PRId32 ", one for every rank",
+                    n, n_ranks);
+  j->speed = malloc((size_t)n_ranks * sizeof *j->speed);
+  char *copy = malloc(strlen(text) + 1), *p = copy;
+  if (!j->speed || !copy) {
+    free(copy);
+    return cli_fail(EXIT_FAILED, name, "--speeds: out of memory");
+  }
+  strcpy(copy, text);
+  for (int32_t r = 0; r < n_ranks; r++) {
+    char option[48];
+    size_t length = strcspn(p, ",");
+    p[length] = 0;
+    snprintf(option, sizeof option, "--speeds, value %" PRId32, r + 1);
+    if (!cli_real(name, option, p, 1e-6, 1e6, &j->speed[r])) {
+      free(copy);
+      return EXIT_MISUSE;
+    }
+    p += length + 1;
+  }
+  free(copy);
+  j->options.speed = j->speed;
+  return 0;
+}
+
+static int read_mem_tokens(const char *text, job *j) {
+  int64_t cap;
+  int32_t n_ranks = j->batch->n_ranks;
+  if (!cli_int(name, "--mem-tokens", text, 1, (int64_t)1 << 53, &cap)) return EXIT_MISUSE;
+  j->mem_tokens = malloc((size_t)n_ranks * sizeof *j->mem_tokens);
+  if (!j->mem_tokens) return cli_fail(EXIT_FAILED, name, "--mem-tokens: out of memory");
+  for (int32_t r = 0; r < n_ranks; r++) j->mem_tokens[r] = cap;
+  j->options.mem_tokens = j->mem_tokens;
+  return 0;
+}
+
+static int make_limits(const request *q, job *j) {
+  int code;
+  kf_status status = kf_bags_parse(q->bags ? q->bags : "auto", j->batch->n_ranks, &j->bags);
+  if (status) return cli_fail_status(status, name, "--bags");
+  j->options.bags = j->bags;
+  if (q->speeds && (code = read_speeds(q->speeds, j))) return code;
+  if (q->mem_tokens && (code = read_mem_tokens(q->mem_tokens, j))) return code;
+  if (q->max_chunk_size && !cli_int(name, "--max-chunk-size", q->max_chunk_size, 1, KF_MAX_LEN,
+                                    &j->options.max_chunk_size))
+    return EXIT_MISUSE;
+  if (q->affinity && strcmp(q->affinity, "spread") == 0)
+    j->options.affinity = KF_AFFINITY_SPREAD;
+  else if (q->affinity && strcmp(q->affinity, "fill") != 0)
+    return cli_fail(EXIT_MISUSE, name, "--affinity: found \"%s\", expected fill or spread",
+                    q->affinity);
+  if (q->budget_us) {
+    int64_t us;
+    if (!cli_int(name, "--budget-us", q->budget_us, 1, 1000000000, &us)) return EXIT_MISUSE;
+    j->options.budget = kf_planner_budget((double)us);
+  }
+  return 0;
+}
+
+/* -------------------------------------------------------------------------- the plan */
+
+static int make_plan(job *j) {
+  kf_status status;
+  double start = 0;
+  if ((status = kf_planner_create(&j->options, &j->planner))) goto fail;
+  for (int call = 0; call < 2; call++) {
+    start = cli_now_us();
+    if ((status = kf_planner_plan(j->planner, j->batch, &j->plan))) goto fail;
+    j->solve_us = cli_now_us() - start;
+  }
+  if ((status = kf_plan_check(j->plan, j->batch))) goto fail;
+  return 0;
+
+fail:
+  return cli_fail_status(status, name, NULL);
+}
+
+/* -------------------------------------------------------------------------- the output */
+
+static json_t *to_json(const request *q, const job *j) {
+  const kf_figures *f = &j->plan->figures;
+  char hash[17];
+  snprintf(hash, sizeof hash, "%016" PRIx64, j->plan->hash);
+  json_t *before =
+    json_pack("{s:f,s:f}", "max_over_mean", f->before_max_over_mean, "step_s", f->before_step_s);
+  json_t *after = json_pack("{s:f,s:f,s:f,s:f,s:I}", "max_over_mean", f->max_over_mean, "step_s",
+                            f->step_s, "compute_s", f->compute_s, "comm_s", f->comm_s, "max_tokens",
+                            (json_int_t)f->max_tokens);
+  return json_pack("{s:i,s:I,s:I,s:s,s:f,s:o,s:o,s:f,s:f,s:f,s:I,s:f,s:f,s:f,s:s}", "ranks",
+                   (int)j->plan->n_ranks, "seqs", (json_int_t)j->plan->n_seqs, "tokens",
+                   (json_int_t)f->tokens, "bags", j->bags ? q->bags : "auto", "ideal_s", f->ideal_s,
+                   "before", before, "after", after, "lower_bound_s", f->lower_bound_s, "gap",
+                   f->gap, "speedup", f->speedup, "split_seqs", (json_int_t)f->split_seqs,
+                   "a2a_fraction", f->a2a_fraction, "moved_fraction", f->moved_fraction, "solve_us",
+                   j->solve_us, "hash", hash);
+}
+
+static void print_chunks(const kf_plan *plan, bool json) {
+  for (int64_t i = 0; i < plan->n_chunks; i++) {
+    const kf_chunk *c = &plan->chunk[i];
+    const int64_t row[7] = {c->seq,    c->source,     c->destination, c->offset,
+                            c->length, c->first_head, c->heads};
+    if (json) fputs(i ? ",\n  [" : "\n  [", stdout);
+    for (int k = 0; k < 7; k++) printf("%s%" PRId64, k == 0 ? "" : json ? ", " : " ", row[k]);
+    fputs(json ? "]" : "\n", stdout);
+  }
+}
+
+static int print_json(const request *q, const job *j) {
+  json_t *object = to_json(q, j);
+  char *text = json_dumps(object, JSON_EMBED | JSON_INDENT(1) | JSON_REAL_PRECISION(15));
+  json_decref(object);
+  if (!text) return cli_fail(EXIT_FAILED, name, "out of memory, or a figure is not finite");
+  printf("{%.*s", (int)strlen(text) - 1, text); /* without the last newline */
+  free(text);
+  if (q->chunks) {
+    fputs(",\n \"chunks\": [", stdout);
+    print_chunks(j->plan, true);
+    fputs("\n ]", stdout);
+  }
+  puts("\n}");
+  return 0;
+}
+
+static void print_view(const request *q, const job *j) {
+  cli_view view = {.data = data_of(q),
+                   .model = q->model ? q->model : "flux",
+                   .cluster = q->cluster ? q->cluster : "h100",
+                   .bags = j->bags ? q->bags : "auto",
+                   .gamma = j->gamma,
+                   .ranks_per_node = j->options.cost.cluster.ranks_per_node,
+                   .solve_us = j->solve_us};
+  cli_view_plan(j->plan, &view);
+  if (!q->chunks) return;
+  puts("\nsequence source destination offset length first_head heads");
+  print_chunks(j->plan, false);
+}
+
+static int write_svg(const request *q, const job *j) {
+  char title[200], *text;
+  snprintf(title, sizeof title, "%.60s, bags %.60s", data_of(q), j->bags ? q->bags : "auto");
+  kf_status status = kf_svg_plan(j->plan, title, &text);
+  if (status) return cli_fail_status(status, name, "--svg");
+  FILE *file = fopen(q->svg, "wb");
+  bool good = file != NULL;
+  if (good) {
+    good = fputs(text, file) >= 0;
+    good = fclose(file) == 0 && good; /* a full disk shows here at the latest */
+  }
+  free(text);
+  return good
+           ? 0
+           : cli_fail(EXIT_FAILED, name, "--svg: cannot write \"%s\": %s", q->svg, strerror(errno));
+}
+
+int cli_plan(char **argv) {
+  request q = {0};
+  job j = {0};
+  const cli_option options[] = {{"--mix", &q.mix, NULL},
+                                {"--lens", &q.lens, NULL},
+                                {"--ranks", &q.ranks, NULL},
+                                {"--seed", &q.seed, NULL},
+                                {"--model", &q.model, NULL},
+                                {"--gamma", &q.gamma, NULL},
+                                {"--cluster", &q.cluster, NULL},
+                                {"--speeds", &q.speeds, NULL},
+                                {"--bags", &q.bags, NULL},
+                                {"--mem-tokens", &q.mem_tokens, NULL},
+                                {"--max-chunk-size", &q.max_chunk_size, NULL},
+                                {"--affinity", &q.affinity, NULL},
+                                {"--budget-us", &q.budget_us, NULL},
+                                {"--svg", &q.svg, NULL},
+                                {"--json", NULL, &q.json},
+                                {"--chunks", NULL, &q.chunks}};
+  int code = cli_parse(name, help, argv, options, (int)(sizeof options / sizeof *options));
+  if (code >= 0) return code;
+  if ((code = make_batch(&q, &j))) goto done;
+  if ((code = make_cost(&q, &j))) goto done;
+  if ((code = make_limits(&q, &j))) goto done;
+  if ((code = make_plan(&j))) goto done;
+  if (q.svg && (code = write_svg(&q, &j))) goto done;
+  if (q.json)
+    code = print_json(&q, &j);
+  else
+    print_view(&q, &j);
+  if (!code) code = cli_close_stdout(name);
+
+done:
+  kf_planner_free(j.planner);
+  kf_bags_free(j.bags);
+  kf_batch_free(j.batch);
+  free(j.speed);
+  free(j.mem_tokens);
+  return code;
+}
