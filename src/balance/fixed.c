@@ -4,8 +4,9 @@
 **
 ** A sequence goes to one bag of its home's group and is dealt in equal shares, or by speed where
 ** speeds differ. What no bag can take under max_chunk_size or the memory cap goes to adjacent
-** bags together. Two greedy rules start the search: the load that results, and the published
-** rule (least assigned work per capacity), which is there so that we are never worse than it.
+** bags together. Three greedy rules start the search: home while it is below the target, the load
+** that results, and the published rule (least assigned work per capacity), which is there so
+** that we are never worse than it.
 */
 #include <math.h>
 #include <string.h>
@@ -115,6 +116,14 @@ static int32_t soonest(const kfi_state *st, int64_t j, int32_t first, int32_t en
   return best;
 }
 
+/* The home bag while that stays below the target, else the soonest. */
+static int32_t at_home(const kfi_state *st, int64_t j, int32_t first, int32_t end) {
+  int32_t b = st->world->bag_of[st->item[j].home];
+  double home_s, s = st->load[b] + kfi_price_whole(st, j, b, &home_s);
+  if (s <= st->target_s && has_room(st, &st->item[j], b)) return b;
+  return soonest(st, j, first, end);
+}
+
 /*
 ** The published rule: bags that can hold the item (capacity >= work, size <= length), else the
 ** largest bags; of those the least assigned work per capacity.
@@ -184,10 +193,12 @@ static kf_status place_joined(kfi_state *st, int64_t j, int32_t first, int32_t e
   return KF_OK;
 }
 
-kf_status kfi_construct_fixed(kfi_state *st, kfi_builder *build, kfi_rule rule) {
+kf_status kfi_construct_fixed(kfi_state *st, kfi_builder *build, kfi_rule rule,
+                              double target_s) {
   const kfi_world *w = st->world;
   double *assigned = build->bag_work;
   kfi_state_reset(st);
+  st->target_s = target_s;
   memset(assigned, 0, (size_t)w->n_bags * sizeof *assigned);
   memset(build->group_work, 0, (size_t)(w->n_bags / w->bags_per_group) * sizeof(double));
   for (int64_t j = 0; j < st->n_items; j++) {
@@ -205,7 +216,7 @@ kf_status kfi_construct_fixed(kfi_state *st, kfi_builder *build, kfi_rule rule) 
         double ranks = w->bag_first[end] - w->bag_first[first];
         b = published(st, j, first, end, assigned, build->group_work[group] / ranks);
       } else if (pass == 1) {
-        b = soonest(st, j, first, end);
+        b = rule == KFI_RULE_HOME ? at_home(st, j, first, end) : soonest(st, j, first, end);
       }
       if (b >= 0) {
         kfi_put_whole(st, j, b);

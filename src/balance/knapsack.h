@@ -68,8 +68,8 @@ typedef struct kfi_slot {
 **
 ** A bag's load is that of its slowest rank: what its sequences cost each of its ranks, plus
 ** the largest `extra` (what a rank pays for rows that leave it, and for shares of split
-** sequences). Latency is counted per chunk here and per distinct peer in the plan, so loads
-** are slightly on the high side.
+** sequences). Latency of sets is counted per chunk here and per distinct peer in the plan, so
+** loads are slightly on the high side.
 */
 typedef struct kfi_state {
   const kfi_world *world;
@@ -81,7 +81,7 @@ typedef struct kfi_state {
   double bytes_delta; /* of the trial */
 
   double *load, *extra; /* (n_bags), (n_ranks) seconds */
-  double *ulysses_s, *ulysses_latency_s; /* (n_bags) of a whole sequence: a token, a sequence */
+  double *ulysses_s;    /* (n_bags) of a token of a whole sequence */
   int64_t *mem; /* (n_bags) tokens that the cap counts on its fullest rank; with caps or to spread */
   int32_t *first, *last; /* (n_bags) whole items on the bag; -1: none */
   int32_t *next, *prev;  /* (n_items) in that list */
@@ -218,9 +218,9 @@ kf_status kfi_construct_by_memory(kfi_state *st);
 
 /* ------------------------------------------------------------- fixed.c: fixed bags */
 
-typedef enum kfi_rule { KFI_RULE_SOONEST, KFI_RULE_PUBLISHED } kfi_rule;
+typedef enum kfi_rule { KFI_RULE_HOME, KFI_RULE_SOONEST, KFI_RULE_PUBLISHED } kfi_rule;
 
-kf_status kfi_construct_fixed(kfi_state *st, kfi_builder *b, kfi_rule rule);
+kf_status kfi_construct_fixed(kfi_state *st, kfi_builder *b, kfi_rule rule, double target_s);
 bool kfi_bag_takes(const kfi_world *w, const kfi_item *it, int32_t bag);
 void kfi_deal(const kfi_world *w, const kfi_item *it, int32_t first, int32_t g, double *load,
               kfi_share *set);

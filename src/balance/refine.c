@@ -9,7 +9,8 @@
 #include "knapsack.h"
 
 #define N_NEAR 3  /* of a rank's neighbours, the least loaded are tried */
-#define N_FIXED 6 /* the same for fixed bags */
+#define N_FIXED 5 /* with fixed bags, so many of the group */
+#define SMALL_GROUP 64 /* bags; a larger group is not searched through */
 #define GOOD_ENOUGH 0.02 /* an exchange need not come nearer than this share of what is wanted */
 #define STEPS_A_MOVE 12 /* list steps that count as one move */
 #define TWO_LIMIT 16 /* items of a bag from which pairs are formed */
@@ -199,40 +200,54 @@ static void try_two_for_one(refiner *u, int32_t r, int32_t q, int sign) {
       else b = st->next[b];
     }
   }
-  st->moves += steps / STEPS_A_MOVE;
+  st->moves += steps / 64; /* short lists, walked again and again: quick */
   if (best_a >= 0) try_swap(u, best_a, best_c, best_b);
 }
 
+/* Add to `out`, which has n, the `most` least loaded of bags first .. end-1 that are lighter than
+** r and not there yet. */
+static int32_t add_least(const kfi_state *st, int32_t r, int32_t first, int32_t end, int32_t most,
+                         int32_t *out, int32_t n) {
+  int32_t at = n;
+  for (int32_t q = first; q < end; q++) {
+    bool known = q == r || st->load[q] >= st->load[r];
+    for (int32_t i = 0; i < at && !known; i++) known = out[i] == q;
+    if (known || (n - at == most && st->load[q] >= st->load[out[n - 1]])) continue;
+    int32_t k = n - at < most ? n++ : n - 1;
+    for (; k > at && st->load[out[k - 1]] > st->load[q]; k--) out[k] = out[k - 1];
+    out[k] = q;
+  }
+  return n;
+}
+
 /*
-** Whom r may give to: the least loaded of its neighbours (auto: of its pod; fixed: of its
-** group), and in auto the least loaded rank of all.
+** Whom r may give to: the least loaded of its pod, and of the others the least of all; with
+** fixed bags, which have less to give, a few of the least of its group.
 */
 static int32_t partners(const refiner *u, int32_t r, int32_t *out) {
   const kfi_state *st = u->st;
   const kfi_world *w = st->world;
-  int32_t most = w->auto_bags ? N_NEAR : N_FIXED, n = 0;
-  int32_t first = w->auto_bags ? w->pod_first[w->pod_of[r]] : r / w->bags_per_group * w->bags_per_group;
-  int32_t end = w->auto_bags ? w->pod_first[w->pod_of[r] + 1] : first + w->bags_per_group;
-  for (int32_t q = first; q < end; q++) {
-    if (q == r || (n == most && st->load[q] >= st->load[out[n - 1]])) continue;
-    int32_t k = n < most ? n++ : n - 1;
-    for (; k > 0 && st->load[out[k - 1]] > st->load[q]; k--) out[k] = out[k - 1];
-    out[k] = q;
+  int32_t group = r / w->bags_per_group * w->bags_per_group, group_end = group + w->bags_per_group;
+  int32_t pod = w->pod_of[w->bag_first[r]];
+  int32_t first = w->bag_of[w->pod_first[pod]], end = w->bag_of[w->pod_first[pod + 1] - 1] + 1;
+  if (first < group) first = group;
+  if (end > group_end) end = group_end;
+  int32_t n = add_least(st, r, first, end, N_NEAR, out, 0);
+  if (u->in_pod) return n;
+  if (!w->auto_bags && w->bags_per_group <= SMALL_GROUP) {
+    return add_least(st, r, group, group_end, N_FIXED, out, n);
   }
   int32_t least = kfi_tree_best(&u->min);
-  bool known = least == r || !w->auto_bags || (u->in_pod && w->pod_of[least] != w->pod_of[r]);
-  for (int32_t i = 0; i < n; i++) known |= out[i] == least;
-  if (!known) out[n++] = least;
-  return n;
+  if (least < group || least >= group_end) return n;
+  return add_least(st, r, least, least + 1, 1, out, n);
 }
 
 static bool improve(refiner *u, int32_t r) {
   kfi_state *st = u->st;
   const int32_t *pod_of = st->world->pod_of;
-  int32_t q[N_FIXED + 1], n = partners(u, r, q);
+  int32_t q[N_NEAR + N_FIXED], n = partners(u, r, q);
   u->best = (move){.gain = -1e-9, .b = -1, .c = -1};
   for (int32_t i = 0; i < n; i++) {
-    if (st->load[q[i]] >= st->load[r]) continue;
     try_leave(u, r, q[i]);
     if (try_exchange(u, r, q[i])) break;
     if (!st->world->auto_bags) {

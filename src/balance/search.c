@@ -206,12 +206,16 @@ static kf_status search_free(run *u) {
 
 /* --------------------------------------------------------------- fixed bags */
 
+#define FIXED_TARGET 1.001
+
 static kf_status search_fixed(run *u) {
   kfi_state *st = &u->now;
-  for (kfi_rule rule = KFI_RULE_SOONEST; rule <= KFI_RULE_PUBLISHED; rule++) {
-    kf_status status = kfi_construct_fixed(st, &u->builder, rule);
+  int64_t budget = st->budget;
+  for (kfi_rule rule = KFI_RULE_HOME; rule <= KFI_RULE_PUBLISHED; rule++) {
+    kf_status status = kfi_construct_fixed(st, &u->builder, rule, u->bound_s * FIXED_TARGET);
     if (status) return status;
     keep(u);
+    st->budget = budget * (rule + 1) / 3; /* a third for each start */
     for (int sharpness = 5; sharpness <= 9; sharpness += 2) {
       kfi_refine(st, &u->refiner, sharpness, false);
       keep(u);
@@ -280,8 +284,10 @@ static kf_status write_solution(run *u, kfi_search *search) {
 
 #define ENOUGH 0.001 /* with the default budget, so near to the bound is near enough */
 
+/* Fixed bags have three starts and cannot shift tokens: they need more moves. */
 static int64_t default_budget(const kfi_world *w, const kf_batch *batch) {
-  return 100 + 10LL * w->n_ranks + batch->n_seqs / 4;
+  int64_t moves = 100 + 10LL * w->n_ranks + batch->n_seqs / 4;
+  return w->auto_bags ? moves : 1000 + 4 * moves;
 }
 
 kf_status kfi_search_run(kfi_search *search, const kfi_world *world, const kf_batch *batch,
@@ -300,7 +306,7 @@ kf_status kfi_search_run(kfi_search *search, const kfi_world *world, const kf_ba
   u.now.item = u.best.item = u.item;
   u.bound_s = kfi_bound(world, u.item, batch->n_seqs, u.builder.bag_work);
   u.now.budget = world->budget ? world->budget : default_budget(world, batch);
-  u.now.enough_s = u.bound_s * (1 + (world->budget ? 1e-5 : ENOUGH));
+  u.now.enough_s = u.bound_s * (1 + (world->budget || !world->auto_bags ? 1e-5 : ENOUGH));
 
   if (!world->auto_bags) status = search_fixed(&u);
   else if (world->free_links) status = search_free(&u);

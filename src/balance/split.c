@@ -12,9 +12,8 @@
 ** a partition of H into head counts: depth first, falling counts, cut where the tokens left
 ** times the largest count left cannot reach the best. With H = 24 that is some 20 to 200 nodes.
 **
-** The result serves twice: as a target for the search, and, since it is the true maximum, in
-** the lower bound. Rejected: equal shares (S is 3% of the step worse on joint), heads in
-** proportion to tokens only (misses 12/12/0, the best set of mixres).
+** The result serves twice: as a pattern for the construction, and, since it is the true maximum,
+** in the lower bound. Heads in proportion to tokens would miss 12/12/0, the best set of mixres.
 */
 #include <math.h>
 

@@ -21,7 +21,6 @@ void kfi_state_layout(kfi_state *st, kfi_layout *lay, int64_t n_items, int32_t n
   st->load = KFI_TAKE(lay, double, n_bags);
   st->extra = KFI_TAKE(lay, double, w->max_bag > 1 ? n_ranks : 0);
   st->ulysses_s = KFI_TAKE(lay, double, n_bags);
-  st->ulysses_latency_s = KFI_TAKE(lay, double, n_bags);
   bool mem = w->cap || w->affinity == KF_AFFINITY_SPREAD;
   st->mem = mem ? KFI_TAKE(lay, int64_t, n_bags) : NULL;
   st->mem_delta = mem ? KFI_TAKE(lay, int64_t, n_bags) : NULL;
@@ -43,7 +42,7 @@ void kfi_state_layout(kfi_state *st, kfi_layout *lay, int64_t n_items, int32_t n
 }
 
 /* Seconds that a token of a whole sequence costs each rank of a bag in Ulysses: the rank with
-** the fewest neighbours in its node counts. */
+** the fewest neighbours in its node counts. And what an empty bag costs. */
 static void price_bags(kfi_state *st) {
   const kfi_world *w = st->world;
   for (int32_t b = 0; b < w->n_bags; b++) {
@@ -57,7 +56,7 @@ static void price_bags(kfi_state *st) {
       r += near;
     }
     st->ulysses_s[b] = 2 * worst * w->heads / ((double)g * g);
-    st->ulysses_latency_s[b] = w->ulysses_latency_s * (g - 1);
+    st->load[b] = w->ulysses_latency_s * (g - 1); /* its peers, however many sequences it has */
   }
 }
 
@@ -65,7 +64,7 @@ void kfi_state_reset(kfi_state *st) {
   const kfi_world *w = st->world;
   price_bags(st);
   for (int32_t b = 0; b < w->n_bags; b++) {
-    st->load[b] = st->delta[b] = st->worth[b] = 0;
+    st->delta[b] = st->worth[b] = 0;
     st->is_dirty[b] = false;
     st->first[b] = st->last[b] = -1;
     if (st->mem) st->mem[b] = st->mem_delta[b] = 0;
@@ -154,7 +153,7 @@ double kfi_price_whole(const kfi_state *st, int64_t j, int32_t bag, double *home
   *home_s = (at_home ? g - 1 : g) * in_s;
   double constant_s = it->factor * w->constant_s;
   return (it->work - constant_s) / w->bag_speed[bag] + constant_s * g / w->bag_speed[bag] +
-         l * st->ulysses_s[bag] + st->ulysses_latency_s[bag] + in_s;
+         l * st->ulysses_s[bag] + in_s;
 }
 
 int64_t kfi_whole_mem(const kfi_world *w, const kfi_item *it, int32_t bag) {
