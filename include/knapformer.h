@@ -81,6 +81,7 @@ KF_API const char *kf_last_error(void);
 #define KF_MAX_HEADS 1024
 #define KF_MAX_LEN ((int64_t)1 << 32) /* tokens of one sequence */
 #define KF_MAX_SEQS ((int64_t)1 << 30)
+#define KF_MAX_TOKENS ((int64_t)1 << 52) /* of a batch: times heads, they still fit 64 bits */
 
 /*
 ** One step's sequences. They are numbered by home rank, then by sample, so that those

@@ -102,50 +102,76 @@ static double bound_auto(const kfi_world *w, const kfi_item *item, int64_t n, do
 /* ----------------------------------------------------------------- fixed bags */
 
 /*
-** Ulysses seconds, summed over a bag's ranks, that a token of a whole sequence costs there.
-** Whole tokens and heads can make S a little larger than 1/g: by 2/l at most.
+** Least Ulysses seconds, summed over a bag's ranks, that a token of a whole sequence costs there
+** with equal shares. A rank has at least (1/g)(1 - g/l) of the tokens, and all heads are on the
+** rank with the cheapest links at best. Shares by speed are not bounded: 0.
 */
-static double bag_exchange(const kfi_world *w, int32_t bag, double l) {
-  int32_t first = w->bag_first[bag], end = w->bag_first[bag + 1];
-  double g = end - first, sum = 0;
+static double bag_exchange(const kfi_world *w, int32_t bag) {
+  int32_t first = w->bag_first[bag], end = w->bag_first[bag + 1], g = end - first;
+  double least = INFINITY;
+  if (g == 1 || !w->equal_speeds) return 0;
   for (int32_t r = first; r < end;) {
     int32_t node_end = (kfi_node(w, r) + 1) * w->ranks_per_node;
     int32_t near = (node_end < end ? node_end : end) - r;
-    sum += near * ((near - 1) * w->ulysses_intra_s + (g - near) * w->ulysses_inter_s);
+    double s = (near - 1) * w->ulysses_intra_s + (g - near) * w->ulysses_inter_s;
+    if (s < least) least = s;
     r += near;
   }
-  double even = 2 * sum * w->heads / (g * g), slack = l > 0 && g > 1 ? 1 - 4 * g / l : 0;
-  return slack > 0 ? even * slack : 0;
+  return 2 * least * w->heads / g;
+}
+
+/* What the classes of every group offer at best. */
+typedef struct offers {
+  double *exchange_s, *speed; /* (n_groups * n_classes) least, largest */
+} offers;
+
+static void list_offers(const kfi_world *w, offers *o) {
+  int32_t n_groups = w->n_bags / w->bags_per_group;
+  for (int32_t k = 0; k < n_groups; k++) {
+    for (int32_t c = 0; c < w->n_classes; c++) {
+      int32_t i = k * w->n_classes + c;
+      o->exchange_s[i] = INFINITY;
+      o->speed[i] = 0;
+      for (int32_t p = w->class_first[c]; p < w->class_first[c + 1]; p++) {
+        int32_t b = k * w->bags_per_group + w->class_bag[p];
+        double s = bag_exchange(w, b);
+        if (s < o->exchange_s[i]) o->exchange_s[i] = s;
+        if (w->bag_speed[b] > o->speed[i]) o->speed[i] = w->bag_speed[b];
+      }
+    }
+  }
 }
 
 /*
 ** For every group: each sequence costs at least its work and the cheapest exchange among the
 ** bags, and takes at least as long as on the bag where it is quickest.
 */
-static double bound_fixed(const kfi_world *w, const kfi_item *item, int64_t n, double *group_s,
-                          double *bag_s) {
+static double bound_fixed(const kfi_world *w, const kfi_item *item, int64_t n, double *scratch) {
   int32_t n_groups = w->n_bags / w->bags_per_group;
-  double most = 0;
-  for (int32_t g = 0; g < n_groups; g++) group_s[g] = 0;
+  double most = 0, *group_s = scratch + 2 * w->n_bags;
+  offers o = {scratch, scratch + w->n_bags};
+  list_offers(w, &o);
+  for (int32_t k = 0; k < n_groups; k++) group_s[k] = 0;
   for (int64_t j = 0; j < n; j++) {
     const kfi_item *it = &item[j];
     int32_t group = w->bag_of[it->home] / w->bags_per_group;
-    int32_t first = group * w->bags_per_group, end = first + w->bags_per_group;
     double cheapest = INFINITY, quickest = INFINITY, l = (double)it->len;
-    for (int32_t b = first; b < end; b++) {
-      if (j == 0 || it->len != item[j - 1].len) bag_s[b] = bag_exchange(w, b, l);
-      if (!kfi_bag_takes(w, it, b)) continue;
-      if (l * bag_s[b] < cheapest) cheapest = l * bag_s[b];
-      if (it->work / w->bag_speed[b] < quickest) quickest = it->work / w->bag_speed[b];
+    for (int32_t c = 0; c < w->n_classes; c++) {
+      int32_t i = group * w->n_classes + c, g = w->class_size[c];
+      if ((it->len + g - 1) / g > w->max_chunk) continue;
+      double s = l > g ? o.exchange_s[i] * (l - g) : 0;
+      if (s < cheapest) cheapest = s;
+      if (it->work / o.speed[i] < quickest) quickest = it->work / o.speed[i];
     }
-    if (isinf(cheapest)) cheapest = quickest = 0; /* joins bags: only its work is counted */
+    /* what joins bags, and under caps anything may, is only bound to do its work */
+    if (isinf(cheapest) || w->bag_cap) cheapest = quickest = 0;
     group_s[group] += it->work + w->min_speed * cheapest;
     if (quickest > most) most = quickest;
   }
-  for (int32_t g = 0; g < n_groups; g++) {
+  for (int32_t k = 0; k < n_groups; k++) {
     double speed = 0;
-    for (int32_t b = 0; b < w->bags_per_group; b++) speed += w->bag_speed[g * w->bags_per_group + b];
-    if (group_s[g] / speed > most) most = group_s[g] / speed;
+    for (int32_t b = 0; b < w->bags_per_group; b++) speed += w->bag_speed[k * w->bags_per_group + b];
+    if (group_s[k] / speed > most) most = group_s[k] / speed;
   }
   return most;
 }
@@ -156,6 +182,6 @@ double kfi_bound(const kfi_world *w, const kfi_item *item, int64_t n, double *sc
   if (work <= 0) return 0;
   if (w->auto_bags) return bound_auto(w, item, n, work);
   double ideal = work / w->total_speed;
-  double fixed = bound_fixed(w, item, n, scratch, scratch + w->n_bags);
+  double fixed = bound_fixed(w, item, n, scratch);
   return fixed > ideal ? fixed : ideal;
 }

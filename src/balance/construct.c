@@ -31,7 +31,9 @@ void kfi_builder_layout(kfi_builder *b, const kfi_world *w, kfi_layout *lay) {
   b->bag_win = KFI_TAKE(lay, int32_t, 2 * kfi_tree_size(w->n_bags));
   b->rank = KFI_TAKE(lay, int32_t, w->n_ranks);
   b->room = KFI_TAKE(lay, double, w->n_ranks);
-  b->bag_work = KFI_TAKE(lay, double, 2 * w->n_bags);
+  b->bag_work = KFI_TAKE(lay, double, w->auto_bags ? 0 : w->n_bags);
+  b->bag_key = KFI_TAKE(lay, double, w->auto_bags ? 0 : w->n_bags);
+  b->bound_scratch = KFI_TAKE(lay, double, w->auto_bags ? 0 : 3 * w->n_bags);
   b->group_work = KFI_TAKE(lay, double, w->n_bags / w->bags_per_group);
 }
 

@@ -98,17 +98,65 @@ bool kfi_bag_takes(const kfi_world *w, const kfi_item *it, int32_t bag) {
 
 /* -------------------------------------------------------------- constructions */
 
+/*
+** Bags of one size differ only in what they have: the least of a class is found by a tree over
+** all bags, sorted by group and class. Where caps differ from bag to bag, every bag is asked.
+*/
+typedef struct builder {
+  kfi_state *st;
+  kfi_builder *b;
+  kfi_tree tree; /* over places: group by group, each in the order of class_bag */
+  kfi_rule rule;
+} builder;
+
 static bool has_room(const kfi_state *st, const kfi_item *it, int32_t bag) {
   if (!kfi_bag_takes(st->world, it, bag)) return false;
   return !st->world->bag_cap ||
          st->mem[bag] + kfi_whole_mem(st->world, it, bag) <= st->world->bag_cap[bag];
 }
 
+/* What the tree compares: the load, or for the published rule the work assigned. */
+static void set_key(builder *u, int32_t bag) {
+  const kfi_world *w = u->st->world;
+  int32_t first = bag / w->bags_per_group * w->bags_per_group;
+  int32_t place = first + w->class_place[bag - first];
+  u->b->bag_key[place] = u->rule == KFI_RULE_PUBLISHED ? u->b->bag_work[bag] : u->st->load[bag];
+  kfi_tree_update(&u->tree, place);
+}
+
+static void settle(builder *u) {
+  kfi_state *st = u->st;
+  for (int32_t i = 0; i < st->n_dirty; i++) set_key(u, st->dirty[i]);
+  kfi_clean(st);
+}
+
+/* The least bag of class c in the group that starts at bag `first`. */
+static int32_t least_of_class(const builder *u, int32_t first, int32_t c) {
+  const kfi_world *w = u->st->world;
+  int32_t place =
+    kfi_tree_range(&u->tree, first + w->class_first[c], first + w->class_first[c + 1]);
+  return first + w->class_bag[place - first];
+}
+
+/* Whether any bag of the group takes the item; the largest takes most, but for caps. */
+static bool any_takes(const kfi_world *w, const kfi_item *it, int32_t first) {
+  if (!w->bag_cap) return kfi_bag_takes(w, it, first + w->class_bag[0]);
+  for (int32_t b = first; b < first + w->bags_per_group; b++) {
+    if (kfi_bag_takes(w, it, b)) return true;
+  }
+  return false;
+}
+
 /* The bag on which the item ends soonest; -1: none has room. */
-static int32_t soonest(const kfi_state *st, int64_t j, int32_t first, int32_t end) {
-  int32_t best = -1;
+static int32_t soonest(const builder *u, int64_t j, int32_t first) {
+  const kfi_state *st = u->st;
+  const kfi_world *w = st->world;
+  int32_t n = w->bag_cap ? w->bags_per_group : w->n_classes + 1, best = -1;
   double least = INFINITY;
-  for (int32_t b = first; b < end; b++) {
+  for (int32_t i = 0; i < n; i++) {
+    int32_t b = w->bag_cap ? first + i
+                : i < w->n_classes ? least_of_class(u, first, i)
+                                   : w->bag_of[st->item[j].home];
     if (!has_room(st, &st->item[j], b)) continue;
     double home_s, s = st->load[b] + kfi_price_whole(st, j, b, &home_s);
     if (s < least) least = s, best = b;
@@ -117,39 +165,39 @@ static int32_t soonest(const kfi_state *st, int64_t j, int32_t first, int32_t en
 }
 
 /* The home bag while that stays below the target, else the soonest. */
-static int32_t at_home(const kfi_state *st, int64_t j, int32_t first, int32_t end) {
+static int32_t at_home(const builder *u, int64_t j, int32_t first) {
+  const kfi_state *st = u->st;
   int32_t b = st->world->bag_of[st->item[j].home];
   double home_s, s = st->load[b] + kfi_price_whole(st, j, b, &home_s);
   if (s <= st->target_s && has_room(st, &st->item[j], b)) return b;
-  return soonest(st, j, first, end);
+  return soonest(u, j, first);
 }
 
 /*
 ** The published rule: bags that can hold the item (capacity >= work, size <= length), else the
-** largest bags; of those the least assigned work per capacity.
+** largest bags; of those the least assigned work per capacity, ties by number.
 */
-static int32_t published(const kfi_state *st, int64_t j, int32_t first, int32_t end,
-                         const double *assigned, double mean) {
+static int32_t published(const builder *u, int64_t j, int32_t first) {
+  const kfi_state *st = u->st;
   const kfi_world *w = st->world;
   const kfi_item *it = &st->item[j];
-  int32_t largest = 0;
-  for (int32_t b = first; b < end; b++) {
-    int32_t g = w->bag_first[b + 1] - w->bag_first[b];
-    if (g > largest) largest = g;
-  }
+  int32_t ranks = w->bag_first[first + w->bags_per_group] - w->bag_first[first];
+  double mean = u->b->group_work[first / w->bags_per_group] / ranks;
+  int32_t n = w->bag_cap ? w->bags_per_group : w->n_classes;
   for (int pass = 0; pass < 2; pass++) {
     int32_t best = -1;
     double least = INFINITY;
-    for (int32_t b = first; b < end; b++) {
+    for (int32_t i = 0; i < n; i++) {
+      int32_t b = w->bag_cap ? first + i : least_of_class(u, first, i);
       int32_t g = w->bag_first[b + 1] - w->bag_first[b];
-      double capacity = g * mean, share = capacity > 0 ? assigned[b] / capacity : 0;
-      bool candidate = pass ? g == largest : capacity >= it->work && g <= it->len;
+      double share = mean > 0 ? u->b->bag_work[b] / (g * mean) : 0;
+      bool candidate = pass ? g == w->class_size[0] : g * mean >= it->work && g <= it->len;
       if (!candidate || !has_room(st, it, b)) continue;
-      if (share < least) least = share, best = b;
+      if (share < least || (share == least && b < best)) least = share, best = b;
     }
     if (best >= 0) return best;
   }
-  return soonest(st, j, first, end);
+  return soonest(u, j, first);
 }
 
 /* Adjacent bags together: the fewest ranks that do, of those the least loaded. */
@@ -193,40 +241,46 @@ static kf_status place_joined(kfi_state *st, int64_t j, int32_t first, int32_t e
   return KF_OK;
 }
 
-kf_status kfi_construct_fixed(kfi_state *st, kfi_builder *build, kfi_rule rule,
-                              double target_s) {
+static kf_status place(builder *u, int64_t j, int32_t first, bool joined) {
+  const kfi_world *w = u->st->world;
+  int32_t b = -1;
+  if (!joined && u->rule == KFI_RULE_HOME) b = at_home(u, j, first);
+  if (!joined && u->rule == KFI_RULE_SOONEST) b = soonest(u, j, first);
+  if (!joined && u->rule == KFI_RULE_PUBLISHED) b = published(u, j, first);
+  if (b < 0) return place_joined(u->st, j, first, first + w->bags_per_group);
+  kfi_put_whole(u->st, j, b);
+  u->b->bag_work[b] += u->st->item[j].work;
+  return KF_OK;
+}
+
+kf_status kfi_construct_fixed(kfi_state *st, kfi_builder *b, kfi_rule rule, double target_s) {
   const kfi_world *w = st->world;
-  double *assigned = build->bag_work;
+  builder u = {
+    .st = st,
+    .b = b,
+    .tree = {b->bag_key, b->bag_win, w->n_bags, kfi_tree_size(w->n_bags), 1},
+    .rule = rule,
+  };
   kfi_state_reset(st);
   st->target_s = target_s;
-  memset(assigned, 0, (size_t)w->n_bags * sizeof *assigned);
-  memset(build->group_work, 0, (size_t)(w->n_bags / w->bags_per_group) * sizeof(double));
+  memset(b->bag_work, 0, (size_t)w->n_bags * sizeof(double));
+  memset(b->bag_key, 0, (size_t)w->n_bags * sizeof(double));
+  memset(b->group_work, 0, (size_t)(w->n_bags / w->bags_per_group) * sizeof(double));
+  kfi_tree_build(&u.tree);
+  for (int32_t k = 0; k < w->n_bags; k++) set_key(&u, k);
   for (int64_t j = 0; j < st->n_items; j++) {
-    build->group_work[w->bag_of[st->item[j].home] / w->bags_per_group] += st->item[j].work;
+    b->group_work[w->bag_of[st->item[j].home] / w->bags_per_group] += st->item[j].work;
   }
   for (int pass = 0; pass < 2; pass++) { /* what needs several bags comes first */
     for (int64_t j = 0; j < st->n_items; j++) {
-      const kfi_item *it = &st->item[j];
-      int32_t group = w->bag_of[it->home] / w->bags_per_group;
-      int32_t first = group * w->bags_per_group, end = first + w->bags_per_group, b = -1;
-      bool any = false;
-      for (int32_t k = first; !any && k < end; k++) any = kfi_bag_takes(w, it, k);
-      if (any == (pass == 0)) continue;
-      if (pass == 1 && rule == KFI_RULE_PUBLISHED) {
-        double ranks = w->bag_first[end] - w->bag_first[first];
-        b = published(st, j, first, end, assigned, build->group_work[group] / ranks);
-      } else if (pass == 1) {
-        b = rule == KFI_RULE_HOME ? at_home(st, j, first, end) : soonest(st, j, first, end);
-      }
-      if (b >= 0) {
-        kfi_put_whole(st, j, b);
-        assigned[b] += it->work;
-      } else {
-        kf_status status = place_joined(st, j, first, end);
-        if (status) return status;
-      }
+      int32_t home = w->bag_of[st->item[j].home];
+      int32_t first = home / w->bags_per_group * w->bags_per_group;
+      bool joined = !any_takes(w, &st->item[j], first);
+      if (joined != (pass == 0)) continue;
+      kf_status status = place(&u, j, first, joined);
+      if (status) return status;
+      settle(&u);
     }
   }
-  kfi_clean(st);
   return KF_OK;
 }

@@ -60,6 +60,11 @@ typedef struct kfi_world {
   const int32_t *bag_first;                /* (n_bags + 1) */
   const int32_t *bag_of;                   /* (n_ranks) */
   const int32_t *node_of;                  /* (n_ranks) */
+  int32_t n_classes;          /* of a group's bags: those of one size, largest first */
+  const int32_t *class_size;  /* (n_classes) ranks */
+  const int32_t *class_first; /* (n_classes + 1) places in class_bag */
+  const int32_t *class_bag;   /* (bags_per_group) bags of a group by class, then number */
+  const int32_t *class_place; /* (bags_per_group) where a bag stands in class_bag */
   int32_t n_pods;           /* a pod is what the search treats as neighbours: a node, or part of */
   const int32_t *pod_first; /* a large one, or some small ones; (n_pods + 1) ranks */
   const int32_t *pod_of;    /* (n_ranks) */

@@ -47,7 +47,7 @@ bool kfi_cut_best(const kfi_cut *cut, kfi_pattern *out);
 
 /* -------------------------------------------------- bound.c: what no plan can beat */
 
-/* scratch: 2 n_bags. */
+/* scratch: 3 n_bags. */
 double kfi_bound(const kfi_world *world, const kfi_item *item, int64_t n_items, double *scratch);
 
 /* ------------------------------------------------- state.c: an assignment that changes */
@@ -184,6 +184,16 @@ static inline void kfi_tree_build(kfi_tree *t) {
 
 static inline int32_t kfi_tree_best(const kfi_tree *t) { return t->win[1]; }
 
+/* The winner among keys first .. end-1; -1: none. */
+static inline int32_t kfi_tree_range(const kfi_tree *t, int32_t first, int32_t end) {
+  int32_t left = -1, right = -1;
+  for (int32_t a = first + t->size, b = end + t->size; a < b; a /= 2, b /= 2) {
+    if (a & 1) left = kfi_tree_better(t, left, t->win[a++]);
+    if (b & 1) right = kfi_tree_better(t, t->win[--b], right);
+  }
+  return kfi_tree_better(t, left, right);
+}
+
 /* -------------------------------------------------- construct.c: a first assignment */
 
 /* Scratch of the constructions. */
@@ -194,8 +204,9 @@ typedef struct kfi_builder {
   int32_t *pod_win, *bag_win; /* trees */
   int32_t *rank;              /* (n_ranks) candidates, most room first */
   double *room;               /* (n_ranks) and their rooms */
-  double *bag_work;           /* (2 n_bags) */
+  double *bag_work, *bag_key; /* (n_bags) fixed bags: work assigned; the tree's keys, by place */
   double *group_work;         /* (n_groups) */
+  double *bound_scratch;      /* (3 n_bags) */
   kfi_pattern cut;            /* the last one, */
   double cut_len, cut_factor; /* and for what; 0: none */
 } kfi_builder;

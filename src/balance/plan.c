@@ -201,7 +201,7 @@ static kf_status build_pairs(kfi_plan_store *store) {
   }
   for (int64_t c = 0; c < p->n_chunks; c++) n_route += p->chunk[c].destination != p->chunk[c].source;
   n_route *= 2;
-  for (int64_t i = 0; i < p->n_seqs; i++) {
+  for (int64_t i = 0; i < p->n_seqs && n_ulysses <= 16 * n; i++) {
     int64_t k = p->seq_off[i + 1] - p->seq_off[i];
     n_ulysses += k * (k - 1);
   }
@@ -229,7 +229,7 @@ static kf_status build_pairs(kfi_plan_store *store) {
 
 /* --------------------------------------------------------------------- price */
 
-/* Predicted seconds and token loads per rank: DESIGN's cost, term by term. */
+/* Predicted seconds and token loads per rank: the cost of the header, term by term. */
 static void price_ranks(const kf_plan *p, const kfi_world *w, const kf_batch *batch,
                         double *compute_s, double *comm_s, double *before_s, int64_t *load) {
   for (int32_t r = 0; r < p->n_ranks; r++) {

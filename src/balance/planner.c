@@ -77,8 +77,9 @@ static kf_status check_batch(const kfi_world *w, const kf_batch *b) {
     }
     tokens += b->len[i];
   }
-  if (tokens > (int64_t)1 << 53) {
-    return kfi_fail(KF_EINVAL, "batch of %lld tokens, expected at most 2^53", (long long)tokens);
+  if (tokens > KF_MAX_TOKENS) {
+    return kfi_fail(KF_EINVAL, "batch of %lld tokens, expected at most %lld", (long long)tokens,
+                    (long long)KF_MAX_TOKENS);
   }
   return KF_OK;
 }
@@ -94,7 +95,9 @@ kf_status kf_planner_plan(kf_planner *p, const kf_batch *batch, const kf_plan **
 
   kf_figures *f = &p->store.plan.figures;
   f->lower_bound_s = bound > f->ideal_s ? bound : f->ideal_s;
-  if (f->lower_bound_s > f->step_s) f->lower_bound_s = f->step_s; /* rounding in the last digits */
+  if (f->lower_bound_s > f->step_s && f->lower_bound_s < f->step_s * (1 + 1e-9)) {
+    f->lower_bound_s = f->step_s; /* the same sum in another order */
+  }
   f->gap = f->lower_bound_s > 0 ? f->step_s / f->lower_bound_s - 1 : 0;
   f->moves = p->search.moves;
   *out = &p->store.plan;

@@ -182,7 +182,8 @@ static kf_status search_free(run *u) {
   int n_targets = (int)(sizeof free_target / sizeof free_target[0]);
   const kfi_world *w = u->world;
   kfi_state *st = &u->now;
-  double limit = u->bound_s * FREE_LIMIT;
+  double limit = u->bound_s * FREE_LIMIT, before_s;
+  expected_slack(u, &before_s);
   st->enough_s = limit * (1 - 1e-5);
   st->bytes_per_s = FREE_PRICE * w->ulysses_bytes / (w->linear_s > 0 ? w->linear_s : 1);
   for (int i = 0; i < n_targets && (i == 0 || st->moves < st->budget); i++) {
@@ -201,6 +202,8 @@ static kf_status search_free(run *u) {
       kfi_state_copy(&u->best, st);
     }
   }
+  st->bytes_per_s = 0;
+  if (u->best_s > limit && u->best_s > NEAR_HOME * before_s) search_home(u);
   return KF_OK;
 }
 
@@ -304,7 +307,7 @@ kf_status kfi_search_run(kfi_search *search, const kfi_world *world, const kf_ba
 
   kfi_order(world, batch, &u.sorter, u.item);
   u.now.item = u.best.item = u.item;
-  u.bound_s = kfi_bound(world, u.item, batch->n_seqs, u.builder.bag_work);
+  u.bound_s = kfi_bound(world, u.item, batch->n_seqs, u.builder.bound_scratch);
   u.now.budget = world->budget ? world->budget : default_budget(world, batch);
   u.now.enough_s = u.bound_s * (1 + (world->budget || !world->auto_bags ? 1e-5 : ENOUGH));
 

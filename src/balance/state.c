@@ -91,8 +91,16 @@ void kfi_state_copy(kfi_state *to, const kfi_state *from) {
   memcpy(to->where, from->where, n * sizeof(int32_t));
   memcpy(to->slot, from->slot, (size_t)from->n_slots * sizeof(kfi_slot));
   memcpy(to->rank_slot, from->rank_slot, n_ranks * sizeof(int32_t));
+  memcpy(to->ulysses_s, from->ulysses_s, n_bags * sizeof(double));
+  memset(to->delta, 0, n_bags * sizeof(double)); /* between trials, and nothing is dirty */
+  memset(to->worth, 0, n_bags * sizeof(double));
+  memset(to->is_dirty, 0, n_bags * sizeof(bool));
+  if (to->mem) memset(to->mem_delta, 0, n_bags * sizeof(int64_t));
+  to->n_touched = to->n_dirty = 0;
+  to->bytes_delta = 0;
   to->free_slot = from->free_slot;
   to->target_s = from->target_s;
+  to->sharpness = from->sharpness;
 }
 
 /* -------------------------------------------------------------------- prices */

@@ -99,6 +99,30 @@ static int32_t cut_pods(const kfi_world *w, int32_t *first, int32_t *pod_of) {
   return n;
 }
 
+/* Sort a group's bags by falling size into classes: one counting pass per distinct size. */
+static void sort_classes(kfi_world *w, int32_t *size, int32_t *first, int32_t *bag, int32_t *place) {
+  const int32_t *start = w->bag_first;
+  int32_t n = 0, limit = INT32_MAX;
+  w->n_classes = 0;
+  first[0] = 0;
+  while (n < w->bags_per_group) {
+    int32_t largest = 0;
+    for (int32_t b = 0; b < w->bags_per_group; b++) {
+      int32_t g = start[b + 1] - start[b];
+      if (g < limit && g > largest) largest = g;
+    }
+    for (int32_t b = 0; b < w->bags_per_group; b++) {
+      if (start[b + 1] - start[b] != largest) continue;
+      place[b] = n;
+      bag[n++] = b;
+    }
+    size[w->n_classes++] = largest;
+    first[w->n_classes] = n;
+    limit = largest;
+  }
+  w->class_size = size, w->class_first = first, w->class_bag = bag, w->class_place = place;
+}
+
 /* Speeds, caps and bags are copied: the caller's arrays are only borrowed. */
 static void copy_ranks(kfi_world *w, const kf_planner_options *o, kfi_layout *lay) {
   int32_t n = w->n_ranks;
@@ -109,6 +133,10 @@ static void copy_ranks(kfi_world *w, const kf_planner_options *o, kfi_layout *la
   int32_t *pod_first = KFI_TAKE(lay, int32_t, w->n_pods + 1);
   double *bag_speed = KFI_TAKE(lay, double, w->n_bags), *bag_slow = KFI_TAKE(lay, double, w->n_bags);
   int64_t *bag_cap = o->mem_tokens ? KFI_TAKE(lay, int64_t, w->n_bags) : NULL;
+  int32_t *class_size = KFI_TAKE(lay, int32_t, w->bags_per_group);
+  int32_t *class_first = KFI_TAKE(lay, int32_t, w->bags_per_group + 1);
+  int32_t *class_bag = KFI_TAKE(lay, int32_t, w->bags_per_group);
+  int32_t *class_place = KFI_TAKE(lay, int32_t, w->bags_per_group);
   if (!lay->base) return;
 
   w->max_speed = 0, w->min_speed = INFINITY, w->total_speed = 0;
@@ -140,6 +168,7 @@ static void copy_ranks(kfi_world *w, const kf_planner_options *o, kfi_layout *la
   w->speed = speed, w->slow = slow, w->cap = cap;
   w->bag_first = first, w->bag_of = bag_of, w->bag_speed = bag_speed;
   w->bag_slow = bag_slow, w->node_of = node_of, w->bag_cap = bag_cap;
+  sort_classes(w, class_size, class_first, class_bag, class_place);
 }
 
 kf_status kfi_world_create(const kf_planner_options *o, kfi_world *w, kfi_buffer *buffer) {

@@ -4,9 +4,6 @@
 
 #include "knapformer.h"
 
-/* All tokens of a batch stay below this, so that sums of them are exact as doubles. */
-#define KFI_MAX_TOKENS ((int64_t)1 << 53)
-
 /*
 ** A batch of one block, and where its arrays may be written. n_ranks and n_seqs must be
 ** within the limits of the header. Records KF_ENOMEM. kf_batch_free frees it.

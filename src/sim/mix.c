@@ -139,10 +139,10 @@ static kf_status check_size(const kfi_text *t, const code *codes, int64_t n_code
                       t->begin, KF_MAX_SEQS, n_ranks);
     tokens += c->n_samples * (c->visual + TEXT_CHOICES); /* at most 2^30 of 2^32: no overflow */
   }
-  if (tokens >= KFI_MAX_TOKENS)
+  if (tokens > KF_MAX_TOKENS)
     return kfi_fail(KF_EINVAL,
                     "mix \"%.200s\": up to %" PRId64 " tokens on %" PRId32
-                    " ranks, expected fewer than 2^53",
+                    " ranks, expected at most 2^52",
                     t->begin, tokens, n_ranks);
   *n_seqs = seqs;
   return KF_OK;
