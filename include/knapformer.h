@@ -121,9 +121,9 @@ KF_API void kf_batch_free(kf_batch *batch);
 typedef struct kf_bags {
   int32_t n_ranks;
   int32_t n_bags;
-  int32_t n_groups;         /* how often the spec repeats over the ranks */
-  int32_t bags_per_group;   /* n_bags / n_groups */
-  const int32_t *first;     /* (n_bags + 1) */
+  int32_t n_groups;       /* how often the spec repeats over the ranks */
+  int32_t bags_per_group; /* n_bags / n_groups */
+  const int32_t *first;   /* (n_bags + 1) */
 } kf_bags;
 
 /*
@@ -276,20 +276,20 @@ typedef struct kf_pair {
 
 /* The figures of a plan. Seconds are predicted by the cost. 0/0 counts as 1, a gap as 0. */
 typedef struct kf_figures {
-  double ideal_s;               /* all compute / all speeds */
-  double lower_bound_s;         /* no plan under these options can be shorter; >= ideal_s */
-  double before_step_s;         /* every sequence whole at home */
-  double before_max_over_mean;  /* of compute: largest rank / ideal_s */
-  double step_s;                /* the plan's */
+  double ideal_s;              /* all compute / all speeds */
+  double lower_bound_s;        /* no plan under these options can be shorter; >= ideal_s */
+  double before_step_s;        /* every sequence whole at home */
+  double before_max_over_mean; /* of compute: largest rank / ideal_s */
+  double step_s;               /* the plan's */
   double max_over_mean;
-  double compute_s, comm_s;     /* of the slowest rank */
-  double gap;                   /* step_s / lower_bound_s - 1 */
-  double speedup;               /* before_step_s / step_s */
-  double a2a_fraction;          /* share of tokens that pass through Ulysses */
-  double moved_fraction;        /* share of tokens held away from home */
-  int64_t tokens, max_tokens;   /* of the batch; largest rank load, max(t_r, ceil(l h_r/H)) summed */
-  int64_t split_seqs;           /* sequences on more than one rank */
-  int64_t moves;                /* moves the search evaluated */
+  double compute_s, comm_s;   /* of the slowest rank */
+  double gap;                 /* step_s / lower_bound_s - 1 */
+  double speedup;             /* before_step_s / step_s */
+  double a2a_fraction;        /* share of tokens that pass through Ulysses */
+  double moved_fraction;      /* share of tokens held away from home */
+  int64_t tokens, max_tokens; /* of the batch; largest rank load, max(t_r, ceil(l h_r/H)) summed */
+  int64_t split_seqs;         /* sequences on more than one rank */
+  int64_t moves;              /* moves the search evaluated */
 } kf_figures;
 
 /*
@@ -305,15 +305,15 @@ typedef struct kf_plan {
   int64_t n_seqs, n_chunks;
   uint64_t hash; /* FNV-1a 64 over the chunk rows as little-endian 64-bit integers */
 
-  const kf_chunk *chunk;     /* (n_chunks) */
-  const int64_t *seq_off;    /* (n_seqs + 1) chunks of a sequence */
-  const int64_t *send_off;   /* (n_ranks + 1) chunks whose home is the rank */
-  const int64_t *home_row;   /* (n_chunks) first row of the chunk in its home rank's packed rows */
-  const int64_t *hold_off;   /* (n_ranks + 1) CSR by rank into hold */
-  const int64_t *hold;       /* (n_chunks) chunk numbers by destination, rising */
-  const int64_t *hold_row;   /* (n_chunks) by chunk: its first row in its holder's packed rows */
-  const int64_t *home_rows;  /* (n_ranks) rows at home */
-  const int64_t *hold_rows;  /* (n_ranks) rows held while computing */
+  const kf_chunk *chunk;    /* (n_chunks) */
+  const int64_t *seq_off;   /* (n_seqs + 1) chunks of a sequence */
+  const int64_t *send_off;  /* (n_ranks + 1) chunks whose home is the rank */
+  const int64_t *home_row;  /* (n_chunks) first row of the chunk in its home rank's packed rows */
+  const int64_t *hold_off;  /* (n_ranks + 1) CSR by rank into hold */
+  const int64_t *hold;      /* (n_chunks) chunk numbers by destination, rising */
+  const int64_t *hold_row;  /* (n_chunks) by chunk: its first row in its holder's packed rows */
+  const int64_t *home_rows; /* (n_ranks) rows at home */
+  const int64_t *hold_rows; /* (n_ranks) rows held while computing */
 
   const int64_t *segment_off; /* (n_ranks + 1) CSR by rank */
   const kf_segment *segment;  /* chunks with heads, in the order of hold */
@@ -321,7 +321,7 @@ typedef struct kf_plan {
   const int64_t *route_off;   /* (n_ranks + 1) CSR by rank */
   const kf_pair *route;       /* rising peers; rows; a rank's own rows are not listed */
   const int64_t *ulysses_off; /* (n_ranks + 1) CSR by rank */
-  const kf_pair *ulysses;     /* rising peers; send = sum t_r*h_q before attention, recv = t_q*h_r */
+  const kf_pair *ulysses; /* rising peers; send = sum t_r*h_q before attention, recv = t_q*h_r */
 
   const double *compute_s;    /* (n_ranks) predicted */
   const double *comm_s;       /* (n_ranks) predicted */

@@ -36,8 +36,9 @@ static kf_status walk(const char *spec, int32_t n_ranks, int32_t *first, int64_t
     kf_status status = read_run(&t, list, &r);
     if (status) return status;
     if (ranks + r.size * r.count > n_ranks) {
-      return kfi_fail(KF_EINVAL, "bag spec \"%.80s\": its bags need %lld ranks or more, expected at "
-                                 "most the %d there are",
+      return kfi_fail(KF_EINVAL,
+                      "bag spec \"%.80s\": its bags need %lld ranks or more, expected at "
+                      "most the %d there are",
                       spec, (long long)(ranks + r.size * r.count), n_ranks);
     }
     for (int64_t i = 0; i < r.count; i++, bags++, ranks += r.size) {
@@ -56,8 +57,8 @@ static kf_status read_size(const char *spec, int32_t n_ranks, int64_t *size) {
   kf_status status = kfi_text_int(&t, 1, KF_MAX_RANKS, size);
   if (!status) status = kfi_text_end(&t, "the end");
   if (!status && n_ranks % *size != 0) {
-    status = kfi_fail(KF_EINVAL, "bag spec \"%.80s\": %d ranks do not divide into bags of %lld", spec,
-                      n_ranks, (long long)*size);
+    status = kfi_fail(KF_EINVAL, "bag spec \"%.80s\": %d ranks do not divide into bags of %lld",
+                      spec, n_ranks, (long long)*size);
   }
   return status;
 }
@@ -84,8 +85,9 @@ kf_status kf_bags_parse(const char *spec, int32_t n_ranks, kf_bags **out) {
     }
     if ((status = walk(spec, n_ranks, NULL, &ranks, &bags))) return status;
     if (n_ranks % ranks != 0) {
-      return kfi_fail(KF_EINVAL, "bag spec \"%.80s\" covers %lld ranks, which do not divide the %d "
-                                 "there are",
+      return kfi_fail(KF_EINVAL,
+                      "bag spec \"%.80s\" covers %lld ranks, which do not divide the %d "
+                      "there are",
                       spec, (long long)ranks, n_ranks);
     }
   }

@@ -22,7 +22,8 @@
 static bool cut_item(const kfi_world *w, const kfi_item *it, double target, kfi_pattern *p) {
   double l = (double)it->len;
   double near = w->ranks_per_node > 1 && w->ulysses_intra_s < w->ulysses_inter_s
-                  ? w->ulysses_intra_s : w->ulysses_inter_s;
+                  ? w->ulysses_intra_s
+                  : w->ulysses_inter_s;
   int64_t most = w->max_chunk;
   kfi_cut cut = {
     .token_s = it->factor * w->linear_s * l / w->max_speed,
@@ -81,8 +82,10 @@ static double bound_auto(const kfi_world *w, const kfi_item *item, int64_t n, do
     }
     for (int i = 0; i < 20; i++) {
       double mid = 0.5 * (bad + high);
-      if (isinf(demand(w, item, n, work, mid))) bad = mid;
-      else high = mid;
+      if (isinf(demand(w, item, n, work, mid)))
+        bad = mid;
+      else
+        high = mid;
     }
     low = bad;
   }
@@ -170,7 +173,8 @@ static double bound_fixed(const kfi_world *w, const kfi_item *item, int64_t n, d
   }
   for (int32_t k = 0; k < n_groups; k++) {
     double speed = 0;
-    for (int32_t b = 0; b < w->bags_per_group; b++) speed += w->bag_speed[k * w->bags_per_group + b];
+    for (int32_t b = 0; b < w->bags_per_group; b++)
+      speed += w->bag_speed[k * w->bags_per_group + b];
     if (group_s[k] / speed > most) most = group_s[k] / speed;
   }
   return most;

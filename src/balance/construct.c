@@ -117,8 +117,8 @@ static double tokens_beside(const builder *u, int64_t j, int32_t r, int32_t h, i
   double l = (double)it->len, slow = w->slow[r];
   double room = u->target_s - u->st->load[r] - it->factor * w->constant_s * slow -
                 kfi_head_s(w, it) * h * slow - l * h * link_s - w->ulysses_latency_s * peers;
-  double slope = it->factor * w->linear_s * slow + (w->heads - 2 * h) * link_s +
-                 kfi_route_s(w, it->home, r);
+  double slope =
+    it->factor * w->linear_s * slow + (w->heads - 2 * h) * link_s + kfi_route_s(w, it->home, r);
   return slope > 0 ? floor(room / slope) : l;
 }
 
@@ -223,8 +223,8 @@ static void seat_pattern(const builder *u, int64_t j, const kfi_pattern *p, int3
   const kfi_item *it = &u->st->item[j];
   const int32_t *rank = u->b->rank;
   int32_t n = p->n, last = n_ranks - 1;
-  double last_s = p->x[n - 1] * it->factor * w->linear_s * (double)it->len +
-                  p->heads[n - 1] * kfi_head_s(w, it);
+  double last_s =
+    p->x[n - 1] * it->factor * w->linear_s * (double)it->len + p->heads[n - 1] * kfi_head_s(w, it);
   while (last > n - 1 && u->b->room[rank[last]] < 1.1 * last_s) last--;
   for (int32_t i = 0; i < n; i++) {
     u->st->set[i] = (kfi_share){rank[i < n - 1 ? i : last], p->heads[i], 0};

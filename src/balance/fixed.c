@@ -76,16 +76,19 @@ void kfi_deal(const kfi_world *w, const kfi_item *it, int32_t first, int32_t g, 
           double s = load ? load[first + i] + head_s * (set[i].heads - heads) : 0;
           if (s < least) least = s, best = i;
         }
-        if (pass == 0) set[best].heads++;
-        else set[best].tokens++;
+        if (pass == 0)
+          set[best].heads++;
+        else
+          set[best].tokens++;
       }
     }
   }
   if (!load) return;
   for (int32_t i = 0; i < g; i++) {
     if (!set[i].tokens && !set[i].heads) continue;
-    load[first + i] += (token_s * (double)set[i].tokens + head_s * set[i].heads +
-                        it->factor * w->constant_s) * w->slow[first + i];
+    load[first + i] +=
+      (token_s * (double)set[i].tokens + head_s * set[i].heads + it->factor * w->constant_s) *
+      w->slow[first + i];
   }
 }
 
@@ -154,7 +157,7 @@ static int32_t soonest(const builder *u, int64_t j, int32_t first) {
   int32_t n = w->bag_cap ? w->bags_per_group : w->n_classes + 1, best = -1;
   double least = INFINITY;
   for (int32_t i = 0; i < n; i++) {
-    int32_t b = w->bag_cap ? first + i
+    int32_t b = w->bag_cap         ? first + i
                 : i < w->n_classes ? least_of_class(u, first, i)
                                    : w->bag_of[st->item[j].home];
     if (!has_room(st, &st->item[j], b)) continue;

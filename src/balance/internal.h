@@ -44,11 +44,11 @@ void *kfi_layout_take(kfi_layout *layout, size_t n, size_t elem_bytes);
 typedef struct kfi_world {
   int32_t n_ranks, heads, ranks_per_node, n_nodes;
   double linear_s, quadratic_s, constant_s;
-  double ulysses_intra_s, ulysses_inter_s; /* seconds a (token, head) pair, one way, one rank */
-  double route_intra_s, route_inter_s;     /* seconds a token, at home and at the holder */
+  double ulysses_intra_s, ulysses_inter_s;   /* seconds a (token, head) pair, one way, one rank */
+  double route_intra_s, route_inter_s;       /* seconds a token, at home and at the holder */
   double ulysses_latency_s, route_latency_s; /* seconds a peer */
-  double ulysses_bytes, route_bytes;       /* a token */
-  bool free_links;                         /* no bandwidth, no latency counts */
+  double ulysses_bytes, route_bytes;         /* a token */
+  bool free_links;                           /* no bandwidth, no latency counts */
   bool equal_speeds;
   double total_speed, max_speed, min_speed;
   int64_t max_chunk; /* INT64_MAX: none */
@@ -60,18 +60,18 @@ typedef struct kfi_world {
   const int32_t *bag_first;                /* (n_bags + 1) */
   const int32_t *bag_of;                   /* (n_ranks) */
   const int32_t *node_of;                  /* (n_ranks) */
-  int32_t n_classes;          /* of a group's bags: those of one size, largest first */
-  const int32_t *class_size;  /* (n_classes) ranks */
-  const int32_t *class_first; /* (n_classes + 1) places in class_bag */
+  int32_t n_classes;                       /* of a group's bags: those of one size, largest first */
+  const int32_t *class_size;               /* (n_classes) ranks */
+  const int32_t *class_first;              /* (n_classes + 1) places in class_bag */
   const int32_t *class_bag;   /* (bags_per_group) bags of a group by class, then number */
   const int32_t *class_place; /* (bags_per_group) where a bag stands in class_bag */
   int32_t n_pods;           /* a pod is what the search treats as neighbours: a node, or part of */
   const int32_t *pod_first; /* a large one, or some small ones; (n_pods + 1) ranks */
   const int32_t *pod_of;    /* (n_ranks) */
-  const double *bag_speed, *bag_slow;      /* (n_bags) sum of its ranks' speeds, and 1/that */
-  const int64_t *bag_cap;                  /* (n_bags) least of its ranks', or NULL */
-  const double *speed, *slow;              /* (n_ranks) and 1/speed */
-  const int64_t *cap;                      /* (n_ranks) or NULL */
+  const double *bag_speed, *bag_slow; /* (n_bags) sum of its ranks' speeds, and 1/that */
+  const int64_t *bag_cap;             /* (n_bags) least of its ranks', or NULL */
+  const double *speed, *slow;         /* (n_ranks) and 1/speed */
+  const int64_t *cap;                 /* (n_ranks) or NULL */
 } kfi_world;
 
 /* Check the options and resolve them; the arrays go into `buffer`. */

@@ -57,7 +57,7 @@ typedef struct kfi_slot {
   kfi_share share;
   double cost_s; /* compute, Ulysses and what arrives by route */
   int32_t item;
-  int32_t in_set;           /* next slot of the sequence, rising ranks; -1: last */
+  int32_t in_set;               /* next slot of the sequence, rising ranks; -1: last */
   int32_t rank_next, rank_prev; /* other split sequences on this rank */
 } kfi_slot;
 
@@ -75,14 +75,15 @@ typedef struct kfi_state {
   const kfi_world *world;
   const kfi_item *item; /* falling work: a bag's list is sorted by rising number */
   int64_t n_items;
-  double target_s; /* loads are measured against it in the objective */
-  int sharpness;   /* the objective's power is 2^sharpness */
+  double target_s;    /* loads are measured against it in the objective */
+  int sharpness;      /* the objective's power is 2^sharpness */
   double bytes_per_s; /* where links are free: what a second above the target may cost */
   double bytes_delta; /* of the trial */
 
   double *load, *extra; /* (n_bags), (n_ranks) seconds */
   double *ulysses_s;    /* (n_bags) of a token of a whole sequence */
-  int64_t *mem; /* (n_bags) tokens that the cap counts on its fullest rank; with caps or to spread */
+  int64_t
+    *mem; /* (n_bags) tokens that the cap counts on its fullest rank; with caps or to spread */
   int32_t *first, *last; /* (n_bags) whole items on the bag; -1: none */
   int32_t *next, *prev;  /* (n_items) in that list */
   int32_t *where;        /* (n_items) bag; ~slot of a split sequence's first share */
@@ -97,8 +98,8 @@ typedef struct kfi_state {
   int32_t n_touched;
   int32_t *dirty; /* (n_bags) bags whose load changed since someone emptied the list */
   int32_t n_dirty;
-  bool *is_dirty; /* (n_bags) is in that list */
-  double *worth;  /* (n_bags) what the load counts in the objective */
+  bool *is_dirty;         /* (n_bags) is in that list */
+  double *worth;          /* (n_bags) what the load counts in the objective */
   kfi_share *set, *set_b; /* (n_ranks) scratch: the sets a move would make */
   double *set_cost;       /* (n_ranks) scratch of pricing */
   int64_t moves, budget;  /* evaluated, allowed */
@@ -140,7 +141,7 @@ void kfi_trial_whole(kfi_state *st, int64_t j, int32_t bag);
 void kfi_trial_set(kfi_state *st, int64_t j, const kfi_share *set, int32_t n);
 double kfi_trial_end(kfi_state *st);
 void kfi_appraise(kfi_state *st, int32_t bag); /* bring worth up to date */
-double kfi_state_bytes(const kfi_state *st); /* both ends of every link; auto only */
+double kfi_state_bytes(const kfi_state *st);   /* both ends of every link; auto only */
 
 /* What the cap counts for a whole sequence on one rank of a bag. */
 int64_t kfi_whole_mem(const kfi_world *w, const kfi_item *it, int32_t bag);
@@ -245,9 +246,9 @@ double kfi_dealt_s(const kfi_state *st, const int32_t *bag, double *rank_load, k
 /* ---------------------------------------------------- refine.c: make the worst better */
 
 typedef struct kfi_refiner {
-  double *key;               /* (n_bags) load; -1 while nothing helps the bag */
+  double *key; /* (n_bags) load; -1 while nothing helps the bag */
   int32_t *max_win, *min_win;
-  kfi_share *set;            /* (n_ranks) of the best move */
+  kfi_share *set; /* (n_ranks) of the best move */
 } kfi_refiner;
 
 void kfi_refiner_layout(kfi_refiner *f, const kfi_world *w, kfi_layout *lay);

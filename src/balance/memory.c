@@ -9,7 +9,8 @@
 
 void *kfi_buffer_reserve(kfi_buffer *buffer, size_t n_bytes) {
   if (buffer->data && n_bytes <= buffer->n_bytes) return buffer->data;
-  size_t n = n_bytes + n_bytes / 4 + ALIGN; /* headroom: batches differ a little from step to step */
+  size_t n =
+    n_bytes + n_bytes / 4 + ALIGN; /* headroom: batches differ a little from step to step */
   n = (n + ALIGN - 1) / ALIGN * ALIGN;
   void *data = aligned_alloc(ALIGN, n);
   if (!data) {

@@ -88,8 +88,7 @@ static void write_holders(const kf_plan *p, const kf_batch *batch, int64_t *hold
       const kf_chunk *c = &p->chunk[hold[k]];
       if (c->heads == 0) continue;
       int64_t rows = batch->len[c->seq];
-      segment[n++] =
-        (kf_segment){c->seq, rows, offset, (int32_t)c->first_head, (int32_t)c->heads};
+      segment[n++] = (kf_segment){c->seq, rows, offset, (int32_t)c->first_head, (int32_t)c->heads};
       offset += rows * c->heads;
     }
   }
@@ -199,7 +198,8 @@ static kf_status build_pairs(kfi_plan_store *store) {
     memset(lay.base, 0, n_bytes);
     lay.n_bytes = 0;
   }
-  for (int64_t c = 0; c < p->n_chunks; c++) n_route += p->chunk[c].destination != p->chunk[c].source;
+  for (int64_t c = 0; c < p->n_chunks; c++)
+    n_route += p->chunk[c].destination != p->chunk[c].source;
   n_route *= 2;
   for (int64_t i = 0; i < p->n_seqs && n_ulysses <= 16 * n; i++) {
     int64_t k = p->seq_off[i + 1] - p->seq_off[i];
@@ -318,8 +318,13 @@ kf_status kfi_plan_build(kfi_plan_store *store, const kfi_world *world, const kf
   int64_t n_chunks = n - sol->n_splits + (sol->n_splits ? sol->split_off[sol->n_splits] : 0);
   kf_status status;
 
-  *p = (kf_plan){.version = KF_PLAN_VERSION, .n_ranks = batch->n_ranks, .heads = world->heads,
-                 .ranks_per_node = world->ranks_per_node, .auto_bags = world->auto_bags, .n_seqs = n, .n_chunks = n_chunks};
+  *p = (kf_plan){.version = KF_PLAN_VERSION,
+                 .n_ranks = batch->n_ranks,
+                 .heads = world->heads,
+                 .ranks_per_node = world->ranks_per_node,
+                 .auto_bags = world->auto_bags,
+                 .n_seqs = n,
+                 .n_chunks = n_chunks};
   kfi_layout lay = {0};
   for (int pass = 0; pass < 2; pass++) {
     lay.n_bytes = 0;

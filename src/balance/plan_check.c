@@ -46,10 +46,10 @@ static kf_status check_sequence(const kf_plan *p, const kf_batch *b, int64_t i, 
                  (ll)c, (ll)k->destination, (ll)last, p->n_ranks);
     }
     if (k->offset != offset || k->length < 0 || k->first_head != head || k->heads < 0) {
-      return BAD("chunk %lld has rows %lld+%lld and heads %lld+%lld, expected them to start at %lld "
-                 "and %lld",
-                 (ll)c, (ll)k->offset, (ll)k->length, (ll)k->first_head, (ll)k->heads, (ll)offset,
-                 (ll)head);
+      return BAD(
+        "chunk %lld has rows %lld+%lld and heads %lld+%lld, expected them to start at %lld "
+        "and %lld",
+        (ll)c, (ll)k->offset, (ll)k->length, (ll)k->first_head, (ll)k->heads, (ll)offset, (ll)head);
     }
     if (k->length == 0 && k->heads == 0) return BAD("chunk %lld is empty", (ll)c);
     if (p->home_row[c] != row + offset) {
@@ -106,7 +106,8 @@ static kf_status check_holders(const kf_plan *p, const kf_batch *b) {
       const kf_segment *s = &p->segment[segment++];
       if (s->seq != k->seq || s->rows != b->len[k->seq] || s->offset != offset ||
           s->first_head != k->first_head || s->heads != k->heads) {
-        return BAD("segment %lld of rank %d does not match chunk %lld", (ll)(segment - 1), r, (ll)c);
+        return BAD("segment %lld of rank %d does not match chunk %lld", (ll)(segment - 1), r,
+                   (ll)c);
       }
       offset += s->rows * s->heads;
     }
@@ -202,8 +203,10 @@ kf_status kf_plan_check(const kf_plan *p, const kf_batch *b) {
   if (!sum) return kfi_fail_memory((size_t)p->n_ranks * sizeof *sum, "checking a plan");
   status = check_pairs(p, "route", p->route_off, p->route, route_send, true, sum);
   if (!status) status = check_pairs(p, "route", p->route_off, p->route, route_recv, false, sum);
-  if (!status) status = check_pairs(p, "ulysses", p->ulysses_off, p->ulysses, ulysses_send, true, sum);
-  if (!status) status = check_pairs(p, "ulysses", p->ulysses_off, p->ulysses, ulysses_recv, false, sum);
+  if (!status)
+    status = check_pairs(p, "ulysses", p->ulysses_off, p->ulysses, ulysses_send, true, sum);
+  if (!status)
+    status = check_pairs(p, "ulysses", p->ulysses_off, p->ulysses, ulysses_recv, false, sum);
   free(sum);
   return status;
 }

@@ -8,12 +8,12 @@
 
 #include "knapsack.h"
 
-#define N_NEAR 3  /* of a rank's neighbours, the least loaded are tried */
-#define N_FIXED 5 /* with fixed bags, so many of the group */
-#define SMALL_GROUP 64 /* bags; a larger group is not searched through */
+#define N_NEAR 3         /* of a rank's neighbours, the least loaded are tried */
+#define N_FIXED 5        /* with fixed bags, so many of the group */
+#define SMALL_GROUP 64   /* bags; a larger group is not searched through */
 #define GOOD_ENOUGH 0.02 /* an exchange need not come nearer than this share of what is wanted */
-#define STEPS_A_MOVE 12 /* list steps that count as one move */
-#define TWO_LIMIT 16 /* items of a bag from which pairs are formed */
+#define STEPS_A_MOVE 12  /* list steps that count as one move */
+#define TWO_LIMIT 16     /* items of a bag from which pairs are formed */
 
 void kfi_refiner_layout(kfi_refiner *f, const kfi_world *w, kfi_layout *lay) {
   f->key = KFI_TAKE(lay, double, w->n_bags);
@@ -55,7 +55,8 @@ static void try_whole(refiner *u, int64_t a, int32_t q) {
 static void try_swap(refiner *u, int64_t a, int64_t c, int64_t b) {
   kfi_state *st = u->st;
   int32_t ra = st->where[a], rb = st->where[b];
-  if (!kfi_bag_takes(st->world, &st->item[a], rb) || !kfi_bag_takes(st->world, &st->item[b], ra)) return;
+  if (!kfi_bag_takes(st->world, &st->item[a], rb) || !kfi_bag_takes(st->world, &st->item[b], ra))
+    return;
   if (c >= 0 && !kfi_bag_takes(st->world, &st->item[c], rb)) return;
   kfi_trial_off(st, a);
   kfi_trial_off(st, b);
@@ -122,7 +123,8 @@ static void try_shift(refiner *u, int64_t a, int32_t r, int32_t q, int32_t heads
   }
   double slope = token_slope(st, a, from) + token_slope(st, a, to);
   double t = slope > 0 ? (load_r - load_q) / slope : 0;
-  if (fill) { /* as much as q has room for, or as r must give: what saves bytes where links are free */
+  if (
+    fill) { /* as much as q has room for, or as r must give: what saves bytes where links are free */
     double room = (st->target_s * 0.9995 - load_q) / token_slope(st, a, to);
     t = room;
   }
@@ -171,8 +173,10 @@ static bool try_exchange(refiner *u, int32_t r, int32_t q) {
       best = miss;
       best_a = a, best_b = b;
     }
-    if (d > want) a = st->next[a];
-    else b = st->next[b];
+    if (d > want)
+      a = st->next[a];
+    else
+      b = st->next[b];
   }
   st->moves += steps / STEPS_A_MOVE;
   if (best_a >= 0) try_swap(u, best_a, -1, best_b);
@@ -196,8 +200,10 @@ static void try_two_for_one(refiner *u, int32_t r, int32_t q, int sign) {
         best = miss;
         best_a = a, best_b = b, best_c = c;
       }
-      if (d > want) a = st->next[a];
-      else b = st->next[b];
+      if (d > want)
+        a = st->next[a];
+      else
+        b = st->next[b];
     }
   }
   st->moves += steps / 64; /* short lists, walked again and again: quick */
@@ -290,8 +296,10 @@ static void apply(refiner *u) {
   } else {
     int32_t n = m.q >= 0 ? 0 : kfi_get_set(st, m.a, st->set);
     kfi_take_off(st, m.a);
-    if (m.q >= 0) kfi_put_whole(st, m.a, m.q);
-    else if (!kfi_put_set(st, m.a, u->f->set, m.n)) kfi_put_set(st, m.a, st->set, n);
+    if (m.q >= 0)
+      kfi_put_whole(st, m.a, m.q);
+    else if (!kfi_put_set(st, m.a, u->f->set, m.n))
+      kfi_put_set(st, m.a, st->set, n);
   }
   for (int32_t i = 0; i < st->n_dirty; i++) {
     int32_t b = st->dirty[i];
@@ -403,8 +411,10 @@ static int32_t nearest_exchange(const kfi_state *st, int32_t r, int32_t q, excha
   for (; a >= 0 && b >= 0; steps++) {
     double d = st->item[a].work - st->item[b].work, miss = fabs(d - e->want);
     if (miss < e->miss) *e = (exchange){e->want, miss, a, b};
-    if (d > e->want) a = st->next[a];
-    else b = st->next[b];
+    if (d > e->want)
+      a = st->next[a];
+    else
+      b = st->next[b];
   }
   return steps;
 }

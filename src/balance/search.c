@@ -71,8 +71,7 @@ static void keep(run *u) {
 ** Targets above the bound, in units of the slack that routing is expected to take. One
 ** construction is not robust, another target gives another assignment.
 */
-static const double target[] = {1,    0.5, 1.5,  0.17, 2,   0.67, 1.25,
-                                0.33, 2.5, 1.75, 0.83, 3.3, 5};
+static const double target[] = {1, 0.5, 1.5, 0.17, 2, 0.67, 1.25, 0.33, 2.5, 1.75, 0.83, 3.3, 5};
 #define N_TARGETS ((int)(sizeof target / sizeof target[0]))
 #define LEVEL_FROM 0.005 /* a rank this far above the target means that its pod is */
 #define SHARPNESS 8
@@ -142,7 +141,8 @@ static double expected_slack(run *u, double *before_s) {
 static kf_status search_auto(run *u) {
   kfi_state *st = &u->now;
   double before_s, slack = expected_slack(u, &before_s);
-  for (int i = 0; i < N_TARGETS && (i == 0 || (st->moves < st->budget && u->best_s > st->enough_s)); i++) {
+  for (int i = 0; i < N_TARGETS && (i == 0 || (st->moves < st->budget && u->best_s > st->enough_s));
+       i++) {
     /* where the bound turns out to be far away, aim between it and what was reached */
     double reached = isinf(u->best_s) ? 0 : (u->best_s / u->bound_s - 1) / 2;
     double unit = reached > slack ? reached : slack;
@@ -177,8 +177,8 @@ static kf_status search_auto(run *u) {
 #define FREE_PRICE 20 /* tokens through Ulysses cost this much less than the time they save */
 
 static kf_status search_free(run *u) {
-  static const double free_target[] = {1.001, 1.0018, 1.0003, 1.0014, 1.0007, 1.0016, 1.0,
-                                       1.0005, 1.003, 1.0012, 1.0002, 1.0009, 1.0019, 1.0011};
+  static const double free_target[] = {1.001,  1.0018, 1.0003, 1.0014, 1.0007, 1.0016, 1.0,
+                                       1.0005, 1.003,  1.0012, 1.0002, 1.0009, 1.0019, 1.0011};
   int n_targets = (int)(sizeof free_target / sizeof free_target[0]);
   const kfi_world *w = u->world;
   kfi_state *st = &u->now;
@@ -311,9 +311,12 @@ kf_status kfi_search_run(kfi_search *search, const kfi_world *world, const kf_ba
   u.now.budget = world->budget ? world->budget : default_budget(world, batch);
   u.now.enough_s = u.bound_s * (1 + (world->budget || !world->auto_bags ? 1e-5 : ENOUGH));
 
-  if (!world->auto_bags) status = search_fixed(&u);
-  else if (world->free_links) status = search_free(&u);
-  else status = search_auto(&u);
+  if (!world->auto_bags)
+    status = search_fixed(&u);
+  else if (world->free_links)
+    status = search_free(&u);
+  else
+    status = search_auto(&u);
   if (status) return status;
   if (world->affinity == KF_AFFINITY_SPREAD) {
     u.best.moves = 0;

@@ -55,8 +55,8 @@ static void consider(cutter *k, int32_t n, double left, double inside) {
     fill = (int32_t)ceil(left / k->x_most[0] - 1e-9);
   }
   if (n + fill > k->c->n_ranks) return;
-  double cost = k->c->weight * (1 - inside) +
-                k->c->latency_s * ((double)n * (n - 1) + 2.0 * n * fill);
+  double cost =
+    k->c->weight * (1 - inside) + k->c->latency_s * ((double)n * (n - 1) + 2.0 * n * fill);
   if (cost >= k->best_cost) return;
   k->best_cost = cost;
   kfi_pattern *p = k->best;

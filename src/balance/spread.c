@@ -110,7 +110,8 @@ void kfi_spread(kfi_state *st, double fill_s) {
     for (int tries = 0; !gave && tries < 4; tries++) { /* the emptiest bags of the group */
       int32_t next = -1;
       for (int32_t b = group; b < group + w->bags_per_group; b++) {
-        if (b == r || (q >= 0 && (st->mem[b] < st->mem[q] || (st->mem[b] == st->mem[q] && b <= q)))) {
+        if (b == r ||
+            (q >= 0 && (st->mem[b] < st->mem[q] || (st->mem[b] == st->mem[q] && b <= q)))) {
           continue;
         }
         if (next < 0 || st->mem[b] < st->mem[next]) next = b;

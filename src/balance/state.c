@@ -111,7 +111,8 @@ static inline double route_s(const kfi_world *w, int32_t home, int32_t q, double
   return kfi_route_s(w, home, q) * tokens + w->route_latency_s;
 }
 
-double kfi_price_set(const kfi_state *st, int64_t j, const kfi_share *set, int32_t n, double *cost) {
+double kfi_price_set(const kfi_state *st, int64_t j, const kfi_share *set, int32_t n,
+                     double *cost) {
   const kfi_world *w = st->world;
   const kfi_item *it = &st->item[j];
   double l = (double)it->len, H = w->heads;
@@ -224,18 +225,26 @@ static void link_item(kfi_state *st, int64_t j, int32_t bag) {
   int32_t before = after < 0 ? st->first[bag] : st->next[after];
   st->prev[i] = after;
   st->next[i] = before;
-  if (after < 0) st->first[bag] = i;
-  else st->next[after] = i;
-  if (before < 0) st->last[bag] = i;
-  else st->prev[before] = i;
+  if (after < 0)
+    st->first[bag] = i;
+  else
+    st->next[after] = i;
+  if (before < 0)
+    st->last[bag] = i;
+  else
+    st->prev[before] = i;
 }
 
 static void unlink_item(kfi_state *st, int64_t j, int32_t bag) {
   int32_t p = st->prev[j], n = st->next[j];
-  if (p < 0) st->first[bag] = n;
-  else st->next[p] = n;
-  if (n < 0) st->last[bag] = p;
-  else st->prev[n] = p;
+  if (p < 0)
+    st->first[bag] = n;
+  else
+    st->next[p] = n;
+  if (n < 0)
+    st->last[bag] = p;
+  else
+    st->prev[n] = p;
 }
 
 void kfi_put_whole(kfi_state *st, int64_t j, int32_t bag) {
@@ -329,8 +338,10 @@ void kfi_take_off(kfi_state *st, int64_t j) {
   for (int32_t s = ~st->where[j], next; s >= 0; s = next) {
     kfi_slot *k = &st->slot[s];
     next = k->in_set;
-    if (k->rank_prev >= 0) st->slot[k->rank_prev].rank_next = k->rank_next;
-    else st->rank_slot[k->share.rank] = k->rank_next;
+    if (k->rank_prev >= 0)
+      st->slot[k->rank_prev].rank_next = k->rank_next;
+    else
+      st->rank_slot[k->share.rank] = k->rank_next;
     if (k->rank_next >= 0) st->slot[k->rank_next].rank_prev = k->rank_prev;
     add_rank(st, k->share.rank, -k->cost_s);
     k->in_set = st->free_slot;

@@ -59,7 +59,8 @@ static kf_status check_options(const kf_planner_options *o) {
     }
   }
   if (o->bags && o->bags->n_ranks != n) {
-    return kfi_fail(KF_EINVAL, "bags cover %d ranks, expected the cluster's %d", o->bags->n_ranks, n);
+    return kfi_fail(KF_EINVAL, "bags cover %d ranks, expected the cluster's %d", o->bags->n_ranks,
+                    n);
   }
   if (o->max_chunk_size < 0) {
     return kfi_fail(KF_EINVAL, "max_chunk_size is %lld, expected 0 (none) or more",
@@ -100,7 +101,8 @@ static int32_t cut_pods(const kfi_world *w, int32_t *first, int32_t *pod_of) {
 }
 
 /* Sort a group's bags by falling size into classes: one counting pass per distinct size. */
-static void sort_classes(kfi_world *w, int32_t *size, int32_t *first, int32_t *bag, int32_t *place) {
+static void sort_classes(kfi_world *w, int32_t *size, int32_t *first, int32_t *bag,
+                         int32_t *place) {
   const int32_t *start = w->bag_first;
   int32_t n = 0, limit = INT32_MAX;
   w->n_classes = 0;
@@ -131,7 +133,8 @@ static void copy_ranks(kfi_world *w, const kf_planner_options *o, kfi_layout *la
   int32_t *first = KFI_TAKE(lay, int32_t, w->n_bags + 1), *bag_of = KFI_TAKE(lay, int32_t, n);
   int32_t *node_of = KFI_TAKE(lay, int32_t, n), *pod_of = KFI_TAKE(lay, int32_t, n);
   int32_t *pod_first = KFI_TAKE(lay, int32_t, w->n_pods + 1);
-  double *bag_speed = KFI_TAKE(lay, double, w->n_bags), *bag_slow = KFI_TAKE(lay, double, w->n_bags);
+  double *bag_speed = KFI_TAKE(lay, double, w->n_bags),
+         *bag_slow = KFI_TAKE(lay, double, w->n_bags);
   int64_t *bag_cap = o->mem_tokens ? KFI_TAKE(lay, int64_t, w->n_bags) : NULL;
   int32_t *class_size = KFI_TAKE(lay, int32_t, w->bags_per_group);
   int32_t *class_first = KFI_TAKE(lay, int32_t, w->bags_per_group + 1);

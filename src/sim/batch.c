@@ -65,8 +65,7 @@ static kf_status read_line(kfi_text *t, int64_t *len, int64_t *n_seqs, int64_t *
     if (status != KF_OK) return status;
     if (t->at < t->end && !is_blank(*t->at))
       return kfi_text_bad(t, "a blank or the end of the line after a length");
-    if (*l > KF_MAX_TOKENS - *n_tokens)
-      return kfi_text_bad(&start, "at most 2^52 tokens in all");
+    if (*l > KF_MAX_TOKENS - *n_tokens) return kfi_text_bad(&start, "at most 2^52 tokens in all");
     *n_tokens += *l;
     *n_seqs += 1;
   }

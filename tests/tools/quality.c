@@ -115,6 +115,6 @@ int main(int argc, char **argv) {
   int n_differ = run_all(file);
   fclose(file);
   if (n_differ)
-    printf("%d lines differ. If the change is meant: make quality, and read the diff.\n", n_differ);
+    printf("%d lines differ. If that is meant, write the file anew and read its diff.\n", n_differ);
   return n_differ != 0;
 }
