@@ -77,7 +77,7 @@ typedef struct kfi_state {
   int64_t n_items;
   double target_s;    /* loads are measured against it in the objective */
   int sharpness;      /* the objective's power is 2^sharpness */
-  double bytes_per_s; /* where links are free: what a second above the target may cost */
+  double bytes_per_s; /* where links are free: what a second at the target may cost; else 0 */
   double bytes_delta; /* of the trial */
 
   double *load, *extra; /* (n_bags), (n_ranks) seconds */
@@ -133,8 +133,9 @@ int32_t kfi_get_set(const kfi_state *st, int64_t j, kfi_share *set);
 /*
 ** Try a move: any number of off/on calls, then kfi_trial_end returns how much the objective
 ** would change (below 0 is better; INFINITY: a memory cap would be broken) and forgets it.
-** The objective is the sum over bags of (load/target)^32: near the maximum, but it also pays
-** for every second saved elsewhere.
+** The objective is the sum over bags of (load/target)^(2^sharpness): near the maximum, but it
+** also pays for every second saved elsewhere. Where links are free, bytes are added to it, a
+** second above the target being worth bytes_per_s of them.
 */
 void kfi_trial_off(kfi_state *st, int64_t j);
 void kfi_trial_whole(kfi_state *st, int64_t j, int32_t bag);
@@ -145,6 +146,10 @@ double kfi_state_bytes(const kfi_state *st);   /* both ends of every link; auto 
 
 /* What the cap counts for a whole sequence on one rank of a bag. */
 int64_t kfi_whole_mem(const kfi_world *w, const kfi_item *it, int32_t bag);
+
+/* The slow twin of the loads that are kept incrementally: all of them from nothing. For
+** assertions. Uses kfi_builder's room. */
+bool kfi_state_sound(const kfi_state *st, double *rank_s);
 
 static inline bool kfi_is_split(const kfi_state *st, int64_t j) { return st->where[j] < 0; }
 

@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
 ** Local search: take the most loaded bag, look at what could leave it, do the best of that,
-** repeat. A bag that nothing helps rests until its load changes.
+** repeat. A bag that nothing helps rests until its load changes, or until all others rest too
+** and something has moved since.
+**
+** What could leave: a whole sequence (the one that levels two bags best), one for another, with
+** fixed bags also two for one; in auto tokens or a head of a split sequence to another rank of its
+** set or to a neighbour, and tokens of a whole sequence to a neighbour, which splits it. A typical
+** rank has three whole and one split sequence: some thirty moves of 100 ns each.
 */
 #include <math.h>
 #include <string.h>
@@ -14,6 +20,7 @@
 #define GOOD_ENOUGH 0.02 /* an exchange need not come nearer than this share of what is wanted */
 #define STEPS_A_MOVE 12  /* list steps that count as one move */
 #define TWO_LIMIT 16     /* items of a bag from which pairs are formed */
+#define LEAST_GAIN -1e-9 /* what is not better than this is no move */
 
 void kfi_refiner_layout(kfi_refiner *f, const kfi_world *w, kfi_layout *lay) {
   f->key = KFI_TAKE(lay, double, w->n_bags);
@@ -101,11 +108,14 @@ static double token_slope(const kfi_state *st, int64_t j, const kfi_share *s) {
          (w->heads - 2 * s->heads) * w->ulysses_intra_s;
 }
 
+/* How a shift ends: both ranks level, or the receiver full (which saves bytes). */
+typedef enum shift_to { TO_LEVEL, TO_FULL } shift_to;
+
 /*
-** Shift `heads` heads of item a from rank r to rank q, and so many tokens that both end level.
+** Shift `heads` heads of item a from rank r to rank q, and tokens until they are as `end` says.
 ** Either may become empty, or be new in the set.
 */
-static void try_shift(refiner *u, int64_t a, int32_t r, int32_t q, int32_t heads, bool fill) {
+static void try_shift(refiner *u, int64_t a, int32_t r, int32_t q, int32_t heads, shift_to end) {
   kfi_state *st = u->st;
   int32_t n = kfi_get_set(st, a, st->set);
   int32_t iq = member(st, q, &n), ir = member(st, r, &n);
@@ -121,16 +131,10 @@ static void try_shift(refiner *u, int64_t a, int32_t r, int32_t q, int32_t heads
     from->heads -= heads;
     to->heads += heads;
   }
-  double slope = token_slope(st, a, from) + token_slope(st, a, to);
-  double t = slope > 0 ? (load_r - load_q) / slope : 0;
-  if (
-    fill) { /* as much as q has room for, or as r must give: what saves bytes where links are free */
-    double room = (st->target_s * 0.9995 - load_q) / token_slope(st, a, to);
-    t = room;
-  }
-  int64_t shift = (int64_t)t;
-  if (shift > from->tokens) shift = from->tokens;
-  if (shift < -to->tokens) shift = -to->tokens;
+  double slope = token_slope(st, a, to) + (end == TO_LEVEL ? token_slope(st, a, from) : 0);
+  double room = end == TO_LEVEL ? load_r - load_q : st->target_s * 0.9995 - load_q;
+  double t = slope > 0 ? room / slope : 0, least = -(double)to->tokens;
+  int64_t shift = t >= (double)from->tokens ? from->tokens : t <= least ? -to->tokens : (int64_t)t;
   if (shift == 0 && heads == 0) return;
   from->tokens -= shift;
   to->tokens += shift;
@@ -248,11 +252,28 @@ static int32_t partners(const refiner *u, int32_t r, int32_t *out) {
   return add_least(st, r, least, least + 1, 1, out, n);
 }
 
+/* What rank r could give of the split sequences on it. */
+static void try_shares(refiner *u, int32_t r, int32_t neighbour) {
+  kfi_state *st = u->st;
+  for (int32_t s = st->rank_slot[r]; s >= 0; s = st->slot[s].rank_next) {
+    int64_t a = st->slot[s].item;
+    for (int32_t k = ~st->where[a]; k >= 0; k = st->slot[k].in_set) {
+      int32_t q = st->slot[k].share.rank;
+      if (q == r) continue;
+      try_shift(u, a, r, q, 0, TO_LEVEL);
+      if (st->bytes_per_s > 0) try_shift(u, a, r, q, 0, TO_FULL);
+      try_shift(u, a, r, q, 1, TO_LEVEL);
+      try_shift(u, a, r, q, -1, TO_LEVEL);
+    }
+    if (neighbour >= 0) try_shift(u, a, r, neighbour, 0, TO_LEVEL);
+  }
+}
+
 static bool improve(refiner *u, int32_t r) {
   kfi_state *st = u->st;
   const int32_t *pod_of = st->world->pod_of;
   int32_t q[N_NEAR + N_FIXED], n = partners(u, r, q);
-  u->best = (move){.gain = -1e-9, .b = -1, .c = -1};
+  u->best = (move){.gain = LEAST_GAIN, .b = -1, .c = -1};
   for (int32_t i = 0; i < n; i++) {
     try_leave(u, r, q[i]);
     if (try_exchange(u, r, q[i])) break;
@@ -262,24 +283,11 @@ static bool improve(refiner *u, int32_t r) {
       continue;
     }
     bool near = pod_of[r] == pod_of[q[i]];
-    if (near && st->first[r] >= 0) try_shift(u, st->first[r], r, q[i], 0, false);
+    if (near && st->first[r] >= 0) try_shift(u, st->first[r], r, q[i], 0, TO_LEVEL);
   }
-  for (int32_t s = st->world->auto_bags ? st->rank_slot[r] : -1; s >= 0;
-       s = st->slot[s].rank_next) {
-    int64_t a = st->slot[s].item;
-    for (int32_t k = ~st->where[a]; k >= 0; k = st->slot[k].in_set) {
-      int32_t p = st->slot[k].share.rank;
-      if (p == r) continue;
-      try_shift(u, a, r, p, 0, false);
-      if (st->bytes_per_s > 0) try_shift(u, a, r, p, 0, true);
-      try_shift(u, a, r, p, 1, false);
-      try_shift(u, a, r, p, -1, false);
-    }
-    for (int32_t i = 0; i < n && i < 1; i++) {
-      if (pod_of[r] == pod_of[q[i]]) try_shift(u, a, r, q[i], 0, false);
-    }
-  }
-  return u->best.gain < -1e-9;
+  bool neighbour = n > 0 && pod_of[r] == pod_of[q[0]];
+  if (st->world->auto_bags) try_shares(u, r, neighbour ? q[0] : -1);
+  return u->best.gain < LEAST_GAIN;
 }
 
 static void apply(refiner *u) {

@@ -4,6 +4,7 @@
 ** a target, refine it, and start again from another target while the budget lasts. The best
 ** assignment becomes the solution.
 */
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -73,7 +74,7 @@ static void keep(run *u) {
 */
 static const double target[] = {1, 0.5, 1.5, 0.17, 2, 0.67, 1.25, 0.33, 2.5, 1.75, 0.83, 3.3, 5};
 #define N_TARGETS ((int)(sizeof target / sizeof target[0]))
-#define LEVEL_FROM 0.005 /* a rank this far above the target means that its pod is */
+#define PODS_FROM 1.005 /* a rank this far above the target means that its pod is */
 #define SHARPNESS 8
 #define PACKING_SLACK 0.0005
 #define MOST_SLACK 0.02
@@ -86,10 +87,19 @@ static kf_status construct(run *u, double target_s) {
   return status;
 }
 
-static void level_pods(run *u) {
-  int32_t left = 2 * u->world->n_pods;
-  kfi_pod_means(&u->now, u->builder.pod_s);
-  while (left-- > 0 && kfi_level_pods(&u->now, u->builder.pod_s)) continue;
+/*
+** Level the assignment: first between pods if a rank is above `pods_from_s` (and split sequences
+** can spread what that does to single ranks), then inside pods, then everywhere.
+*/
+static void level(run *u, double pods_from_s, int sharpness) {
+  kfi_state *st = &u->now;
+  double *pod_s = u->builder.pod_s;
+  if (st->n_items && kfi_is_split(st, 0) && max_load(st) > pods_from_s) {
+    kfi_pod_means(st, pod_s);
+    for (int32_t k = 0; k < 2 * u->world->n_pods && kfi_level_pods(st, pod_s); k++) continue;
+  }
+  kfi_refine(st, &u->refiner, sharpness, true);
+  kfi_refine(st, &u->refiner, sharpness, false);
 }
 
 /* Everything whole at home, and what the refinement makes of that: never worse than nothing. */
@@ -148,11 +158,8 @@ static kf_status search_auto(run *u) {
     double unit = reached > slack ? reached : slack;
     kf_status status = construct(u, u->bound_s * (1 + unit * target[i]));
     if (status) return status;
-    bool fluid = st->n_items && kfi_is_split(st, 0);
     keep(u);
-    if (fluid && max_load(st) > st->target_s * (1 + LEVEL_FROM)) level_pods(u);
-    kfi_refine(st, &u->refiner, SHARPNESS, true);
-    kfi_refine(st, &u->refiner, SHARPNESS, false);
+    level(u, st->target_s * PODS_FROM, SHARPNESS);
     keep(u);
     for (int k = 0; k < 6 && st->moves < st->budget; k++) {
       double before = max_load(st);
@@ -190,9 +197,7 @@ static kf_status search_free(run *u) {
     kf_status status = construct(u, u->bound_s * free_target[i]);
     if (status) return status;
     st->target_s = u->bound_s * FREE_WALL;
-    level_pods(u);
-    kfi_refine(st, &u->refiner, FREE_SHARPNESS, true);
-    kfi_refine(st, &u->refiner, FREE_SHARPNESS, false);
+    level(u, 0, FREE_SHARPNESS);
     if (max_load(st) <= limit) kfi_gather(st, &u->refiner, st->enough_s);
     double s = max_load(st), bytes = kfi_state_bytes(st);
     bool within = s <= limit, had = u->best_s <= limit;
@@ -324,6 +329,7 @@ kf_status kfi_search_run(kfi_search *search, const kfi_world *world, const kf_ba
     kfi_spread(&u.best, max_load(&u.best));
     u.now.moves += u.best.moves;
   }
+  assert(kfi_state_sound(&u.best, u.builder.room));
   if ((status = write_solution(&u, search))) return status;
   search->moves = u.now.moves;
   *solution = u.out;

@@ -134,9 +134,7 @@ double kfi_price_set(const kfi_state *st, int64_t j, const kfi_share *set, int32
       double t = (double)set[i].tokens, h = set[i].heads;
       double near = t * (heads - h) + (tokens - t) * h;
       double far = t * (H - heads) + (l - tokens) * h;
-      int32_t peers = (t > 0 ? with_heads : 0) + (h > 0 ? with_tokens : 0);
-      if (t > 0 && h > 0) peers = n; /* everyone has tokens or heads; self is taken off below */
-      if (t > 0 && h > 0) peers--;
+      int32_t peers = t > 0 && h > 0 ? n - 1 : t > 0 ? with_heads : with_tokens;
       double in_s = route_s(w, it->home, set[i].rank, t);
       cost[i] = (token_s * t + head_s * h + constant_s) * w->slow[set[i].rank] +
                 near * w->ulysses_intra_s + far * w->ulysses_inter_s +
@@ -257,7 +255,7 @@ void kfi_put_whole(kfi_state *st, int64_t j, int32_t bag) {
   if (st->mem) st->mem[bag] += kfi_whole_mem(st->world, it, bag);
 }
 
-/* Call f(bag, tokens) for what a set adds to the caps: the largest share in every bag. */
+/* Add to mem (or take off) what a set counts for the caps: the largest share in every bag. */
 static void add_set_mem(const kfi_state *st, int64_t *mem, int64_t j, const kfi_share *set,
                         int32_t n, int sign) {
   const kfi_world *w = st->world;
@@ -348,6 +346,32 @@ void kfi_take_off(kfi_state *st, int64_t j) {
     st->free_slot = s;
   }
   if (home_s > 0) add_rank(st, it->home, -home_s);
+}
+
+/* Whether the loads are what the assignment says, but for rounding. rank_s: n_ranks. */
+bool kfi_state_sound(const kfi_state *st, double *rank_s) {
+  const kfi_world *w = st->world;
+  memset(rank_s, 0, (size_t)w->n_ranks * sizeof *rank_s);
+  for (int64_t j = 0; j < st->n_items; j++) {
+    int32_t home = st->item[j].home, where = st->where[j];
+    if (where >= 0) {
+      double home_s, s = kfi_price_whole(st, j, where, &home_s);
+      for (int32_t r = w->bag_first[where]; r < w->bag_first[where + 1]; r++) rank_s[r] += s;
+      rank_s[home] += home_s;
+      continue;
+    }
+    int32_t n = kfi_get_set(st, j, st->set);
+    rank_s[home] += kfi_price_set(st, j, st->set, n, st->set_cost);
+    for (int32_t i = 0; i < n; i++) rank_s[st->set[i].rank] += st->set_cost[i];
+  }
+  for (int32_t b = 0; b < w->n_bags; b++) {
+    double most = 0, idle = w->ulysses_latency_s * (w->bag_first[b + 1] - w->bag_first[b] - 1);
+    for (int32_t r = w->bag_first[b]; r < w->bag_first[b + 1]; r++) {
+      most = rank_s[r] > most ? rank_s[r] : most;
+    }
+    if (fabs(st->load[b] - most - idle) > 1e-9 * (most + idle)) return false;
+  }
+  return true;
 }
 
 /* -------------------------------------------------------------------- trials */
@@ -468,7 +492,7 @@ double kfi_trial_end(kfi_state *st) {
     }
   }
   if (st->bytes_per_s > 0) {
-    gain = gain * st->target_s / (1 << st->sharpness) + st->bytes_delta / st->bytes_per_s;
+    gain += st->bytes_delta / st->bytes_per_s * per_target * (1 << st->sharpness);
     st->bytes_delta = 0;
   }
   st->moves += 1 + st->n_touched / 16; /* large sets take longer */
