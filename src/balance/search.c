@@ -22,6 +22,8 @@ typedef struct run {
   int32_t n_slots;
   double bound_s;
   double best_s, best_bytes;
+  int n_starts;
+  int64_t start_moves; /* of the first start */
   kfi_solution out;
 } run;
 
@@ -79,6 +81,12 @@ static const double target[] = {1, 0.5, 1.5, 0.17, 2, 0.67, 1.25, 0.33, 2.5, 1.7
 #define PACKING_SLACK 0.0005
 #define MOST_SLACK 0.02
 #define NEAR_HOME 0.9 /* a gain smaller than this makes a start from home worth while */
+
+/* Whether to start again: not if the budget would end a new start half-way. */
+static bool start(run *u) {
+  if (u->n_starts == 1) u->start_moves = u->now.moves;
+  return u->n_starts++ == 0 || u->now.moves + u->start_moves / 2 < u->now.budget;
+}
 
 /* By time; where the caps do not allow what that leads to, by memory. */
 static kf_status construct(run *u, double target_s) {
@@ -151,8 +159,7 @@ static double expected_slack(run *u, double *before_s) {
 static kf_status search_auto(run *u) {
   kfi_state *st = &u->now;
   double before_s, slack = expected_slack(u, &before_s);
-  for (int i = 0; i < N_TARGETS && (i == 0 || (st->moves < st->budget && u->best_s > st->enough_s));
-       i++) {
+  for (int i = 0; i < N_TARGETS && u->best_s > st->enough_s && start(u); i++) {
     /* where the bound turns out to be far away, aim between it and what was reached */
     double reached = isinf(u->best_s) ? 0 : (u->best_s / u->bound_s - 1) / 2;
     double unit = reached > slack ? reached : slack;
@@ -193,7 +200,7 @@ static kf_status search_free(run *u) {
   expected_slack(u, &before_s);
   st->enough_s = limit * (1 - 1e-5);
   st->bytes_per_s = FREE_PRICE * w->ulysses_bytes / (w->linear_s > 0 ? w->linear_s : 1);
-  for (int i = 0; i < n_targets && (i == 0 || st->moves < st->budget); i++) {
+  for (int i = 0; i < n_targets && start(u); i++) {
     kf_status status = construct(u, u->bound_s * free_target[i]);
     if (status) return status;
     st->target_s = u->bound_s * FREE_WALL;
