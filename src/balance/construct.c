@@ -76,6 +76,19 @@ static void settle_pods(builder *u) {
   u->n_dirty_pods = 0;
 }
 
+/* Change the target. What pods have is counted below it, so they are all to be counted again. */
+static void aim(builder *u, double target_s) {
+  const kfi_world *w = u->st->world;
+  if (u->target_s == target_s) return;
+  u->target_s = target_s;
+  u->b->cut_len = 0;
+  u->n_dirty_pods = w->n_pods;
+  for (int32_t m = 0; m < w->n_pods; m++) {
+    u->b->dirty_pod[m] = m;
+    u->b->pod_is_dirty[m] = true;
+  }
+}
+
 /* ---------------------------------------------------------------------- sets */
 
 void kfi_sort_set(kfi_share *set, int32_t n) {
@@ -198,18 +211,20 @@ static const kfi_pattern *ideal_cut(builder *u, const kfi_item *it) {
 
 /*
 ** Candidates for a cut that needs `need` seconds, most room first: the home pod if it has the
-** room, else the emptiest, else pods together. Returns how many; *one_pod says which it was.
+** room, else the emptiest, else pods together until they have the room and ranks enough. Returns how many; *one_pod says which it was.
 */
-static int32_t list_candidates(builder *u, int32_t home, double need, bool *one_pod) {
+static int32_t list_candidates(builder *u, const kfi_item *it, double need, bool *one_pod) {
   const kfi_world *w = u->st->world;
   const double *pod_s = u->b->pod_s;
-  int32_t pod = w->pod_of[home];
+  int64_t most = w->max_chunk < w->max_cap ? w->max_chunk : w->max_cap;
+  int64_t least_ranks = most < it->len ? (it->len - 1) / (most > 0 ? most : 1) + 1 : 1;
+  int32_t home = it->home, pod = w->pod_of[home];
   settle_pods(u);
   if (-pod_s[pod] < need) pod = kfi_tree_best(&u->pod);
   int32_t n = list_pod(u, pod, home, 0);
   double room = -pod_s[pod];
-  *one_pod = room >= 0.9 * need;
-  for (int32_t k = 1; !*one_pod && k < w->n_pods && room < 1.1 * need; k++) {
+  *one_pod = room >= 0.9 * need && n >= least_ranks;
+  for (int32_t k = 1; !*one_pod && k < w->n_pods && (room < 1.1 * need || n < least_ranks); k++) {
     int32_t m = (pod + k) % w->n_pods;
     n = list_pod(u, m, home, n);
     room -= pod_s[m];
@@ -258,7 +273,7 @@ static kf_status place_cut(builder *u, int64_t j) {
   double exchange_s = 2 * w->ulysses_intra_s * (double)it->len * w->heads;
   double need = it->work + (p->n ? exchange_s * (1 - p->inside) : 0);
   bool one_pod;
-  int32_t n_ranks = list_candidates(u, it->home, need, &one_pod), n_empty = 0, n;
+  int32_t n_ranks = list_candidates(u, it, need, &one_pod), n_empty = 0, n;
   while (n_empty < n_ranks && u->b->room[u->b->rank[n_empty]] > EMPTY * u->target_s) n_empty++;
 
   if (one_pod && p->n > 1 && p->n <= n_ranks && n_empty >= p->n - 1) {
@@ -360,28 +375,26 @@ static kf_status place_whole(builder *u, int64_t j) {
 
 /* ---------------------------------------------------------------------- all */
 
-kf_status kfi_construct_auto(kfi_state *st, kfi_builder *b, double target_s) {
+kf_status kfi_construct_auto(kfi_state *st, kfi_builder *b, double target_s, double long_share) {
   const kfi_world *w = st->world;
   builder u = {
     .st = st,
     .b = b,
     .pod = {b->pod_s, b->pod_win, w->n_pods, kfi_tree_size(w->n_pods), 1},
     .rank = {st->load, b->bag_win, w->n_ranks, kfi_tree_size(w->n_ranks), 1},
-    .target_s = target_s,
   };
   kfi_state_reset(st);
   st->target_s = target_s;
-  b->cut_len = 0;
-  for (int32_t m = 0; m < w->n_pods; m++) {
-    b->pod_s[m] = -target_s * (w->pod_first[m + 1] - w->pod_first[m]);
-    b->pod_is_dirty[m] = false;
-  }
+  memset(b->pod_s, 0, (size_t)w->n_pods * sizeof *b->pod_s);
   kfi_tree_build(&u.pod);
   kfi_tree_build(&u.rank);
   for (int64_t j = 0; j < st->n_items; j++) {
     const kfi_item *it = &st->item[j];
     kf_status status;
-    if (it->work <= target_s * w->max_speed && it->len <= w->max_chunk && it->len <= w->max_cap) {
+    bool whole =
+      it->work <= target_s * w->max_speed && it->len <= w->max_chunk && it->len <= w->max_cap;
+    aim(&u, whole ? target_s : target_s * long_share);
+    if (whole) {
       status = place_whole(&u, j);
     } else if (w->n_ranks > 1) {
       status = place_cut(&u, j);

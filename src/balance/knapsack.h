@@ -219,8 +219,9 @@ typedef struct kfi_builder {
 
 void kfi_builder_layout(kfi_builder *b, const kfi_world *w, kfi_layout *lay);
 
-/* Auto: place every item so that ranks stay below `target_s` where they can. */
-kf_status kfi_construct_auto(kfi_state *st, kfi_builder *b, double target_s);
+/* Auto: place every item so that ranks stay below `target_s` where they can, and long sequences
+** below long_share of it (1, or less where memory wants them to leave room for others). */
+kf_status kfi_construct_auto(kfi_state *st, kfi_builder *b, double target_s, double long_share);
 
 void kfi_sort_set(kfi_share *set, int32_t n);      /* by rising rank */
 int32_t kfi_drop_empty(kfi_share *set, int32_t n); /* shares of nothing; how many are left */
@@ -232,6 +233,9 @@ bool kfi_set_fits(const kfi_state *st, int64_t j, const kfi_share *set, int32_t 
 /* Place one item, or all, wherever there is room. KF_EINFEASIBLE: there is none. */
 kf_status kfi_place_by_memory(kfi_state *st, int64_t j);
 kf_status kfi_construct_by_memory(kfi_state *st);
+/* Every sequence in equal shares on `size` neighbours: tokens and work come out even together.
+** O(items * ranks). */
+kf_status kfi_construct_even(kfi_state *st, int32_t size);
 
 /* ------------------------------------------------------------- fixed.c: fixed bags */
 

@@ -22,7 +22,8 @@ typedef struct run {
   int32_t n_slots;
   double bound_s;
   double best_s, best_bytes;
-  int n_starts;
+  bool even;           /* search_even may be used */
+  int n_starts, share; /* so far; which share of a rank long sequences get next */
   int64_t start_moves; /* of the first start */
   kfi_solution out;
 } run;
@@ -40,9 +41,15 @@ static void layout(run *u, kfi_layout *lay) {
   kfi_state_layout(&u->best, lay, n, u->n_slots);
 }
 
+/* Whether search_even has the time and the slots it needs. */
+static bool even_is_cheap(const kfi_world *w, const kf_batch *batch) {
+  return w->auto_bags && w->cap && batch->n_seqs * w->n_ranks <= 1 << 16;
+}
+
 /* Slots for split sequences: what must be split by size, and room for what is split by choice. */
 static int32_t count_slots(const kfi_world *w, const kf_batch *batch) {
   int64_t most = w->max_chunk < w->max_cap ? w->max_chunk : w->max_cap, n = 8LL * w->n_ranks + 64;
+  if (even_is_cheap(w, batch)) n += batch->n_seqs * w->pod_first[1];
   for (int64_t i = 0; most < KF_MAX_LEN && i < batch->n_seqs; i++) {
     if (batch->len[i] <= most) continue;
     int64_t k = (most ? batch->len[i] / most : w->n_ranks) + 2LL * w->max_bag + 8;
@@ -80,6 +87,7 @@ static const double target[] = {1, 0.5, 1.5, 0.17, 2, 0.67, 1.25, 0.33, 2.5, 1.7
 #define SHARPNESS 8
 #define PACKING_SLACK 0.0005
 #define MOST_SLACK 0.02
+#define TIGHT 1.06    /* of the bound: under caps, further away is worth another try */
 #define NEAR_HOME 0.9 /* a gain smaller than this makes a start from home worth while */
 
 /* Whether to start again: not if the budget would end a new start half-way. */
@@ -88,9 +96,18 @@ static bool start(run *u) {
   return u->n_starts++ == 0 || u->now.moves + u->start_moves / 2 < u->now.budget;
 }
 
-/* By time; where the caps do not allow what that leads to, by memory. */
+/*
+** By time. Long sequences have few tokens for their work: ranks full of them leave the memory of
+** others to hold the rest, so under caps they are given less of each rank. Where even that does
+** not fit, by memory.
+*/
 static kf_status construct(run *u, double target_s) {
-  kf_status status = kfi_construct_auto(&u->now, &u->builder, target_s);
+  static const double share[] = {1, 0.75, 0.5, 0.35, 0.25};
+  int n = u->world->cap ? (int)(sizeof share / sizeof share[0]) : 1;
+  kf_status status = KF_EINFEASIBLE;
+  for (int tries = 0; status == KF_EINFEASIBLE && tries < n; tries++) {
+    status = kfi_construct_auto(&u->now, &u->builder, target_s, share[u->share++ % n]);
+  }
   if (status == KF_EINFEASIBLE) status = kfi_construct_by_memory(&u->now);
   return status;
 }
@@ -108,6 +125,21 @@ static void level(run *u, double pods_from_s, int sharpness) {
   }
   kfi_refine(st, &u->refiner, sharpness, true);
   kfi_refine(st, &u->refiner, sharpness, false);
+}
+
+/*
+** Under tight caps tokens and work must be even on every rank, which whole sequences seldom allow
+** and equal shares do. For batches of moderate size, because looking everywhere takes time.
+*/
+static void search_even(run *u) {
+  kfi_state *st = &u->now;
+  int32_t pod = u->world->pod_first[1];
+  for (int32_t size = pod; size > 1 && size >= pod / 2; size /= 2) {
+    if (kfi_construct_even(st, size)) continue;
+    keep(u);
+    kfi_refine(st, &u->refiner, SHARPNESS, false);
+    keep(u);
+  }
 }
 
 /* Everything whole at home, and what the refinement makes of that: never worse than nothing. */
@@ -177,6 +209,7 @@ static kf_status search_auto(run *u) {
       if (max_load(st) >= before) break;
     }
   }
+  if (u->even && u->best_s > TIGHT * u->bound_s) search_even(u);
   if (u->best_s > NEAR_HOME * before_s) search_home(u);
   return KF_OK;
 }
@@ -312,6 +345,7 @@ kf_status kfi_search_run(kfi_search *search, const kfi_world *world, const kf_ba
   kfi_layout lay = {0};
   u.now.world = u.best.world = world;
   u.n_slots = count_slots(world, batch);
+  u.even = even_is_cheap(world, batch);
   layout(&u, &lay);
   if (!(lay.base = kfi_buffer_reserve(&search->arrays, lay.n_bytes))) return KF_ENOMEM;
   lay.n_bytes = 0;
