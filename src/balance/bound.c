@@ -48,7 +48,7 @@ static bool must_split(const kfi_world *w, const kfi_item *it, double target) {
 /* F(T); INFINITY where some sequence cannot be cut to T at all. */
 static double demand(const kfi_world *w, const kfi_item *item, int64_t n, double work,
                      double target) {
-  double exchange = 0;
+  double exchange = 0, constants = 0;
   bool by_time = w->max_chunk == INT64_MAX && w->max_cap == INT64_MAX;
   for (int64_t j = 0; j < n;) {
     if (!must_split(w, &item[j], target)) {
@@ -65,10 +65,10 @@ static double demand(const kfi_world *w, const kfi_item *item, int64_t n, double
     kfi_pattern p;
     if (!cut_item(w, &item[end - 1], target, &p)) return INFINITY;
     if (item[end - 1].len) exchange += p.cost_bound * sum / (double)item[end - 1].len;
-    exchange += (double)(end - j) * item[j].factor * w->constant_s;
+    constants += (double)(end - j) * item[j].factor * w->constant_s; /* a second rank pays it too */
     j = end;
   }
-  return (work + w->min_speed * exchange) / w->total_speed;
+  return (work + constants + w->min_speed * exchange) / w->total_speed;
 }
 
 static double bound_auto(const kfi_world *w, const kfi_item *item, int64_t n, double work) {

@@ -144,7 +144,7 @@ kf_status kfi_place_by_memory(kfi_state *st, int64_t j) {
 kf_status kfi_construct_by_memory(kfi_state *st) {
   kfi_state_reset(st);
   for (int64_t j = 0; j < st->n_items; j++) {
-    kf_status status = kfi_place_by_memory(st, j);
+    kf_status status = st->item[j].len ? kfi_place_by_memory(st, j) : KF_OK;
     if (status) return status;
   }
   kfi_clean(st);
@@ -173,6 +173,7 @@ kf_status kfi_construct_even(kfi_state *st, int32_t size) {
   for (int64_t j = 0; j < st->n_items; j++) {
     double least = INFINITY;
     int32_t best_first = -1, best_g = 0, n;
+    if (st->item[j].len == 0) continue;
     for (int32_t m = 0; m < st->world->n_pods; m++) {
       for (int32_t first = pod[m]; first < pod[m + 1]; first += size) {
         int32_t g = first + size < pod[m + 1] ? size : pod[m + 1] - first;

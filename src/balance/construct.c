@@ -391,6 +391,7 @@ kf_status kfi_construct_auto(kfi_state *st, kfi_builder *b, double target_s, dou
   for (int64_t j = 0; j < st->n_items; j++) {
     const kfi_item *it = &st->item[j];
     kf_status status;
+    if (it->len == 0) continue; /* at home already */
     bool whole =
       it->work <= target_s * w->max_speed && it->len <= w->max_chunk && it->len <= w->max_cap;
     aim(&u, whole ? target_s : target_s * long_share);

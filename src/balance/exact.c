@@ -23,15 +23,24 @@ typedef struct exact {
   int64_t nodes;
 } exact;
 
-/* The largest rank's seconds once every bag has dealt its sequences. */
+/* The largest rank's compute once every bag has dealt its sequences. */
 double kfi_dealt_s(const kfi_state *st, const int32_t *bag, double *rank_load, kfi_share *set) {
   const kfi_world *w = st->world;
   double most = 0;
   memset(rank_load, 0, (size_t)w->n_ranks * sizeof *rank_load);
   for (int64_t j = 0; j < st->n_items; j++) {
-    int32_t b = bag[j];
-    kfi_deal(w, &st->item[j], w->bag_first[b], w->bag_first[b + 1] - w->bag_first[b], rank_load,
-             set);
+    const kfi_item *it = &st->item[j];
+    if (bag[j] >= 0) {
+      int32_t first = w->bag_first[bag[j]];
+      kfi_deal(w, it, first, w->bag_first[bag[j] + 1] - first, rank_load, set);
+      continue;
+    }
+    for (int32_t s = ~bag[j]; s >= 0; s = st->slot[s].in_set) { /* joined bags, or no tokens */
+      const kfi_share *k = &st->slot[s].share;
+      rank_load[k->rank] += (it->factor * (w->linear_s * (double)k->tokens + w->constant_s) +
+                             kfi_head_s(w, it) * k->heads) *
+                            w->slow[k->rank];
+    }
   }
   for (int32_t r = 0; r < w->n_ranks; r++) {
     if (rank_load[r] > most) most = rank_load[r];
@@ -53,6 +62,11 @@ static void branch(exact *u, int64_t j) {
     return;
   }
   const kfi_item *it = &st->item[j];
+  if (it->len == 0) { /* stays at home */
+    u->bag[j] = st->where[j];
+    branch(u, j + 1);
+    return;
+  }
   int32_t group = w->bag_of[it->home] / w->bags_per_group;
   int32_t first = group * w->bags_per_group, end = first + w->bags_per_group;
   for (int32_t b = first; b < end; b++) {
@@ -76,11 +90,16 @@ bool kfi_exact(kfi_state *st, kfi_builder *b, double *step_s) {
   const kfi_world *w = st->world;
   exact u = {.st = st, .rank_load = b->room, .best_s = *step_s};
   if (!w->free_links || w->cap || st->n_items > MOST_ITEMS || w->n_bags > MOST_BAGS) return false;
+  for (int64_t j = 0; j < st->n_items; j++) {
+    if (kfi_is_split(st, j) && st->item[j].len) return false; /* joined bags are not searched */
+  }
   branch(&u, 0);
   st->moves += u.nodes / 8;
   if (!u.better) return false;
   kfi_state_reset(st);
-  for (int64_t j = 0; j < st->n_items; j++) kfi_put_whole(st, j, u.best[j]);
+  for (int64_t j = 0; j < st->n_items; j++) {
+    if (st->item[j].len) kfi_put_whole(st, j, u.best[j]);
+  }
   *step_s = u.best_s;
   return true;
 }

@@ -278,6 +278,7 @@ kf_status kfi_construct_fixed(kfi_state *st, kfi_builder *b, kfi_rule rule, doub
     for (int64_t j = 0; j < st->n_items; j++) {
       int32_t home = w->bag_of[st->item[j].home];
       int32_t first = home / w->bags_per_group * w->bags_per_group;
+      if (st->item[j].len == 0) continue;
       bool joined = !any_takes(w, &st->item[j], first);
       if (joined != (pass == 0)) continue;
       kf_status status = place(&u, j, first, joined);

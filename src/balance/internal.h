@@ -140,12 +140,11 @@ uint64_t kfi_plan_hash(const kf_chunk *chunk, int64_t n_chunks);
 /* The search's memory, kept from step to step. */
 typedef struct kfi_search {
   kfi_buffer arrays, shares;
-  int64_t moves; /* evaluated in the last step */
 } kfi_search;
 
-/* Decide who computes what. The solution lives in the search's memory until the next run. */
+/* Decide who computes what and build the plan, all but what follows from the lower bound. */
 kf_status kfi_search_run(kfi_search *search, const kfi_world *world, const kf_batch *batch,
-                         kfi_solution *solution, double *lower_bound_s);
+                         kfi_plan_store *store, double *lower_bound_s);
 void kfi_search_free(kfi_search *search);
 
 #endif

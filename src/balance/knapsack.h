@@ -75,6 +75,7 @@ typedef struct kfi_state {
   const kfi_world *world;
   const kfi_item *item; /* falling work: a bag's list is sorted by rising number */
   int64_t n_items;
+  bool has_empty;     /* there are sequences of no tokens: they stay at home, as sets of one */
   double target_s;    /* loads are measured against it in the objective */
   int sharpness;      /* the objective's power is 2^sharpness */
   double bytes_per_s; /* where links are free: what a second at the target may cost; else 0 */
@@ -88,8 +89,9 @@ typedef struct kfi_state {
   int32_t *next, *prev;  /* (n_items) in that list */
   int32_t *where;        /* (n_items) bag; ~slot of a split sequence's first share */
   kfi_slot *slot;
-  int32_t *rank_slot; /* (n_ranks) first slot on the rank; -1: none */
-  int32_t free_slot, n_slots;
+  int32_t *rank_slot;        /* (n_ranks) first slot on the rank; -1: none */
+  int32_t n_slots, n_used;   /* there are; have ever been taken since the reset */
+  int32_t free_slot, n_free; /* of those, the ones given back, linked by in_set */
 
   /* A trial: what the move under evaluation would change. */
   double *delta; /* (n_bags) 0 but for the touched */
@@ -108,7 +110,7 @@ typedef struct kfi_state {
 
 /* Lay the state's arrays out; all but the pointers is undefined until kfi_state_reset. */
 void kfi_state_layout(kfi_state *st, kfi_layout *lay, int64_t n_items, int32_t n_slots);
-void kfi_state_reset(kfi_state *st); /* nothing placed */
+void kfi_state_reset(kfi_state *st); /* nothing placed but sequences of no tokens, at home */
 void kfi_state_copy(kfi_state *to, const kfi_state *from);
 
 /*
@@ -270,7 +272,7 @@ bool kfi_level_pods(kfi_state *st, double *pod_s);
 
 /* ------------------------------------------------------- spread.c: even out memory */
 
-/* Lower the largest token load while the step stays within 1% of fill_s. */
+/* Lower the largest token load while the step stays within 1% of fill_s, the plan's. */
 void kfi_spread(kfi_state *st, double fill_s);
 
 #endif

@@ -87,7 +87,7 @@ static kf_status check_homes(const kf_plan *p, const kf_batch *b) {
 static kf_status check_holders(const kf_plan *p, const kf_batch *b) {
   int64_t segment = 0;
   for (int32_t r = 0; r < p->n_ranks; r++) {
-    int64_t row = 0, offset = 0, last = -1;
+    int64_t row = 0, offset = 0, last = -1, load = 0;
     if (p->hold_off[r + 1] < p->hold_off[r]) return BAD("hold_off falls at rank %d", r);
     if (p->segment_off[r] != segment) return BAD("segment_off of rank %d is wrong", r);
     for (int64_t h = p->hold_off[r]; h < p->hold_off[r + 1]; h++) {
@@ -100,6 +100,8 @@ static kf_status check_holders(const kf_plan *p, const kf_batch *b) {
         return BAD("chunk %lld stands at row %lld of rank %d, expected %lld", (ll)c,
                    (ll)p->hold_row[c], r, (ll)row);
       }
+      kfi_share share = {r, (int32_t)k->heads, k->length};
+      load += kfi_share_load(&share, b->len[k->seq], p->heads);
       row += k->length;
       last = c;
       if (k->heads == 0) continue;
@@ -111,8 +113,9 @@ static kf_status check_holders(const kf_plan *p, const kf_batch *b) {
       }
       offset += s->rows * s->heads;
     }
-    if (p->hold_rows[r] != row) {
-      return BAD("rank %d holds %lld rows, expected %lld", r, (ll)p->hold_rows[r], (ll)row);
+    if (p->hold_rows[r] != row || p->load_tokens[r] != load) {
+      return BAD("rank %d holds %lld rows and loads %lld tokens, expected %lld and %lld", r,
+                 (ll)p->hold_rows[r], (ll)p->load_tokens[r], (ll)row, (ll)load);
     }
   }
   if (p->segment_off[p->n_ranks] != segment) return BAD("segment_off ends wrong");

@@ -86,12 +86,10 @@ static kf_status check_batch(const kfi_world *w, const kf_batch *b) {
 
 kf_status kf_planner_plan(kf_planner *p, const kf_batch *batch, const kf_plan **out) {
   kf_status status;
-  kfi_solution solution;
   double bound;
   if (!p || !batch || !out) return kfi_fail(KF_EINVAL, "kf_planner_plan: a pointer is NULL");
   if ((status = check_batch(&p->world, batch))) return status;
-  if ((status = kfi_search_run(&p->search, &p->world, batch, &solution, &bound))) return status;
-  if ((status = kfi_plan_build(&p->store, &p->world, batch, &solution))) return status;
+  if ((status = kfi_search_run(&p->search, &p->world, batch, &p->store, &bound))) return status;
 
   kf_figures *f = &p->store.plan.figures;
   f->lower_bound_s = bound > f->ideal_s ? bound : f->ideal_s;
@@ -99,7 +97,6 @@ kf_status kf_planner_plan(kf_planner *p, const kf_batch *batch, const kf_plan **
     f->lower_bound_s = f->step_s; /* the same sum in another order */
   }
   f->gap = f->lower_bound_s > 0 ? f->step_s / f->lower_bound_s - 1 : 0;
-  f->moves = p->search.moves;
   *out = &p->store.plan;
   return KF_OK;
 }

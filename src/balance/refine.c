@@ -257,6 +257,7 @@ static void try_shares(refiner *u, int32_t r, int32_t neighbour) {
   kfi_state *st = u->st;
   for (int32_t s = st->rank_slot[r]; s >= 0; s = st->slot[s].rank_next) {
     int64_t a = st->slot[s].item;
+    if (st->item[a].len == 0) continue;
     for (int32_t k = ~st->where[a]; k >= 0; k = st->slot[k].in_set) {
       int32_t q = st->slot[k].share.rank;
       if (q == r) continue;
@@ -364,7 +365,7 @@ void kfi_refine(kfi_state *st, kfi_refiner *f, int sharpness, bool in_pod) {
 */
 void kfi_gather(kfi_state *st, kfi_refiner *f, double limit_s) {
   for (int64_t a = 0; a < st->n_items; a++) {
-    if (!kfi_is_split(st, a)) continue;
+    if (!kfi_is_split(st, a) || st->item[a].len == 0) continue;
     int32_t n = kfi_get_set(st, a, st->set), to = 0;
     memcpy(f->set, st->set, (size_t)n * sizeof *f->set);
     for (int32_t i = 1; i < n; i++) {

@@ -41,6 +41,13 @@ static void layout(run *u, kfi_layout *lay) {
   kfi_state_layout(&u->best, lay, n, u->n_slots);
 }
 
+static bool has_empty(const kf_batch *batch) {
+  for (int64_t i = 0; i < batch->n_seqs; i++) {
+    if (batch->len[i] == 0) return true;
+  }
+  return false;
+}
+
 /* Whether search_even has the time and the slots it needs. */
 static bool even_is_cheap(const kfi_world *w, const kf_batch *batch) {
   return w->auto_bags && w->cap && batch->n_seqs * w->n_ranks <= 1 << 16;
@@ -50,7 +57,8 @@ static bool even_is_cheap(const kfi_world *w, const kf_batch *batch) {
 static int32_t count_slots(const kfi_world *w, const kf_batch *batch) {
   int64_t most = w->max_chunk < w->max_cap ? w->max_chunk : w->max_cap, n = 8LL * w->n_ranks + 64;
   if (even_is_cheap(w, batch)) n += batch->n_seqs * w->pod_first[1];
-  for (int64_t i = 0; most < KF_MAX_LEN && i < batch->n_seqs; i++) {
+  for (int64_t i = 0; i < batch->n_seqs; i++) {
+    n += batch->len[i] == 0;
     if (batch->len[i] <= most) continue;
     int64_t k = (most ? batch->len[i] / most : w->n_ranks) + 2LL * w->max_bag + 8;
     n += 2 * (k < w->n_ranks ? k : w->n_ranks);
@@ -148,6 +156,7 @@ static void search_home(run *u) {
   kfi_state_reset(st);
   for (int64_t j = 0; j < st->n_items; j++) {
     const kfi_item *it = &st->item[j];
+    if (it->len == 0) continue;
     if (it->len > u->world->max_chunk) return;
     if (u->world->cap && st->mem[it->home] + it->len > u->world->cap[it->home]) return;
     kfi_put_whole(st, j, it->home);
@@ -256,24 +265,33 @@ static kf_status search_free(run *u) {
 
 #define FIXED_TARGET 1.001
 
+/* The step of the assignment: where links are free exactly, with its shares dealt. */
+static double fixed_step(run *u) {
+  if (!u->world->free_links) return max_load(&u->now);
+  return kfi_dealt_s(&u->now, u->now.where, u->builder.room, u->now.set);
+}
+
+static void keep_fixed(run *u) {
+  double s = fixed_step(u);
+  if (s >= u->best_s) return;
+  u->best_s = s;
+  kfi_state_copy(&u->best, &u->now);
+}
+
 static kf_status search_fixed(run *u) {
   kfi_state *st = &u->now;
   int64_t budget = st->budget;
   for (kfi_rule rule = KFI_RULE_HOME; rule <= KFI_RULE_PUBLISHED; rule++) {
     kf_status status = kfi_construct_fixed(st, &u->builder, rule, u->bound_s * FIXED_TARGET);
     if (status) return status;
-    keep(u);
+    keep_fixed(u);
     st->budget = budget * (rule + 1) / 3; /* a third for each start */
     for (int sharpness = 5; sharpness <= 9; sharpness += 2) {
       kfi_refine(st, &u->refiner, sharpness, false);
-      keep(u);
+      keep_fixed(u);
     }
   }
-  for (int64_t j = 0; j < st->n_items; j++) {
-    if (kfi_is_split(st, j)) return KF_OK;
-  }
-  double exact_s = kfi_dealt_s(&u->best, u->best.where, u->builder.room, st->set);
-  if (kfi_exact(st, &u->builder, &exact_s)) kfi_state_copy(&u->best, st);
+  if (kfi_exact(st, &u->builder, &u->best_s)) kfi_state_copy(&u->best, st);
   return KF_OK;
 }
 
@@ -330,6 +348,7 @@ static kf_status write_solution(run *u, kfi_search *search) {
 
 /* ---------------------------------------------------------------------- all */
 
+#define SPREAD_LIMIT 1.01
 #define ENOUGH 0.001 /* with the default budget, so near to the bound is near enough */
 
 /* Fixed bags have three starts and cannot shift tokens: they need more moves. */
@@ -338,8 +357,31 @@ static int64_t default_budget(const kfi_world *w, const kf_batch *batch) {
   return w->auto_bags ? moves : 1000 + 4 * moves;
 }
 
+/* The best assignment as a plan. */
+static kf_status build(run *u, kfi_search *search, kfi_plan_store *store) {
+  assert(kfi_state_sound(&u->best, u->builder.room));
+  kf_status status = write_solution(u, search);
+  return status ? status : kfi_plan_build(store, u->world, u->batch, &u->out);
+}
+
+/* Even out memory; back to the plan that there was if that went too far after all. */
+static kf_status spread(run *u, kfi_search *search, kfi_plan_store *store) {
+  kf_figures fill = store->plan.figures;
+  kf_status status;
+  kfi_state_copy(&u->now, &u->best);
+  u->best.moves = 0;
+  u->best.budget = u->now.budget;
+  kfi_spread(&u->best, fill.step_s);
+  u->now.moves += u->best.moves;
+  if ((status = build(u, search, store))) return status;
+  const kf_figures *f = &store->plan.figures;
+  if (f->step_s <= SPREAD_LIMIT * fill.step_s && f->max_tokens <= fill.max_tokens) return KF_OK;
+  kfi_state_copy(&u->best, &u->now);
+  return build(u, search, store);
+}
+
 kf_status kfi_search_run(kfi_search *search, const kfi_world *world, const kf_batch *batch,
-                         kfi_solution *solution, double *lower_bound_s) {
+                         kfi_plan_store *store, double *lower_bound_s) {
   kf_status status;
   run u = {.world = world, .batch = batch, .best_s = INFINITY};
   kfi_layout lay = {0};
@@ -353,6 +395,7 @@ kf_status kfi_search_run(kfi_search *search, const kfi_world *world, const kf_ba
 
   kfi_order(world, batch, &u.sorter, u.item);
   u.now.item = u.best.item = u.item;
+  u.now.has_empty = has_empty(batch);
   u.bound_s = kfi_bound(world, u.item, batch->n_seqs, u.builder.bound_scratch);
   u.now.budget = world->budget ? world->budget : default_budget(world, batch);
   u.now.enough_s = u.bound_s * (1 + (world->budget || !world->auto_bags ? 1e-5 : ENOUGH));
@@ -363,17 +406,9 @@ kf_status kfi_search_run(kfi_search *search, const kfi_world *world, const kf_ba
     status = search_free(&u);
   else
     status = search_auto(&u);
-  if (status) return status;
-  if (world->affinity == KF_AFFINITY_SPREAD) {
-    u.best.moves = 0;
-    u.best.budget = u.now.budget;
-    kfi_spread(&u.best, max_load(&u.best));
-    u.now.moves += u.best.moves;
-  }
-  assert(kfi_state_sound(&u.best, u.builder.room));
-  if ((status = write_solution(&u, search))) return status;
-  search->moves = u.now.moves;
-  *solution = u.out;
+  if (status || (status = build(&u, search, store))) return status;
+  if (world->affinity == KF_AFFINITY_SPREAD && (status = spread(&u, search, store))) return status;
+  store->plan.figures.moves = u.now.moves;
   *lower_bound_s = u.bound_s;
   return KF_OK;
 }

@@ -73,9 +73,13 @@ void kfi_state_reset(kfi_state *st) {
     st->rank_slot[r] = -1;
     if (w->max_bag > 1) st->extra[r] = 0;
   }
-  for (int32_t s = 0; s < st->n_slots; s++) st->slot[s].in_set = s + 1 < st->n_slots ? s + 1 : -1;
-  st->free_slot = st->n_slots ? 0 : -1;
+  st->n_used = st->n_free = 0;
+  st->free_slot = -1;
   st->n_touched = st->n_dirty = 0;
+  for (int64_t j = 0; st->has_empty && j < st->n_items; j++) {
+    kfi_share home = {st->item[j].home, w->heads, 0};
+    if (st->item[j].len == 0) kfi_put_set(st, j, &home, 1); /* count_slots has seen to slots */
+  }
 }
 
 void kfi_state_copy(kfi_state *to, const kfi_state *from) {
@@ -89,7 +93,7 @@ void kfi_state_copy(kfi_state *to, const kfi_state *from) {
   memcpy(to->next, from->next, n * sizeof(int32_t));
   memcpy(to->prev, from->prev, n * sizeof(int32_t));
   memcpy(to->where, from->where, n * sizeof(int32_t));
-  memcpy(to->slot, from->slot, (size_t)from->n_slots * sizeof(kfi_slot));
+  memcpy(to->slot, from->slot, (size_t)from->n_used * sizeof(kfi_slot));
   memcpy(to->rank_slot, from->rank_slot, n_ranks * sizeof(int32_t));
   memcpy(to->ulysses_s, from->ulysses_s, n_bags * sizeof(double));
   memset(to->delta, 0, n_bags * sizeof(double)); /* between trials, and nothing is dirty */
@@ -99,6 +103,8 @@ void kfi_state_copy(kfi_state *to, const kfi_state *from) {
   to->n_touched = to->n_dirty = 0;
   to->bytes_delta = 0;
   to->free_slot = from->free_slot;
+  to->n_free = from->n_free;
+  to->n_used = from->n_used;
   to->target_s = from->target_s;
   to->sharpness = from->sharpness;
 }
@@ -270,21 +276,28 @@ static void add_set_mem(const kfi_state *st, int64_t *mem, int64_t j, const kfi_
   }
 }
 
+static int32_t take_slot(kfi_state *st) {
+  int32_t s = st->free_slot;
+  if (s < 0) return st->n_used++;
+  st->free_slot = st->slot[s].in_set;
+  st->n_free--;
+  return s;
+}
+
 bool kfi_put_set(kfi_state *st, int64_t j, const kfi_share *set, int32_t n) {
-  if (n == 1 && st->world->auto_bags) {
+  if (n == 1 && st->world->auto_bags && st->item[j].len > 0) {
     kfi_put_whole(st, j, set[0].rank);
     return true;
   }
-  int32_t s = st->free_slot, before = -1;
-  for (int32_t i = 0; i < n; i++, s = st->slot[s].in_set) {
-    if (s < 0) return false;
-  }
+  if (st->n_slots - st->n_used + st->n_free < n) return false;
   double home_s = kfi_price_set(st, j, set, n, st->set_cost);
-  st->where[j] = ~st->free_slot;
+  int32_t before = -1;
   for (int32_t i = 0; i < n; i++) {
-    s = st->free_slot;
-    st->free_slot = st->slot[s].in_set;
-    if (before >= 0) st->slot[before].in_set = s;
+    int32_t s = take_slot(st);
+    if (before >= 0)
+      st->slot[before].in_set = s;
+    else
+      st->where[j] = ~s;
     before = s;
     int32_t r = set[i].rank, old = st->rank_slot[r];
     st->slot[s] = (kfi_slot){set[i], st->set_cost[i], (int32_t)j, -1, old, -1};
@@ -344,6 +357,7 @@ void kfi_take_off(kfi_state *st, int64_t j) {
     add_rank(st, k->share.rank, -k->cost_s);
     k->in_set = st->free_slot;
     st->free_slot = s;
+    st->n_free++;
   }
   if (home_s > 0) add_rank(st, it->home, -home_s);
 }
