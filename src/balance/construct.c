@@ -386,6 +386,7 @@ kf_status kfi_construct_auto(kfi_state *st, kfi_builder *b, double target_s, dou
   kfi_state_reset(st);
   st->target_s = target_s;
   memset(b->pod_s, 0, (size_t)w->n_pods * sizeof *b->pod_s);
+  memset(b->pod_is_dirty, 0, (size_t)w->n_pods * sizeof *b->pod_is_dirty);
   kfi_tree_build(&u.pod);
   kfi_tree_build(&u.rank);
   for (int64_t j = 0; j < st->n_items; j++) {

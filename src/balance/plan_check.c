@@ -10,7 +10,16 @@
 #define BAD(...) kfi_fail(KF_EPLAN, "plan: " __VA_ARGS__)
 typedef long long ll;
 
+/* Whether off[0 .. n] rises from 0 to `last`. After this, no offset points outside its table. */
+static bool rising(const int64_t *off, int64_t n, int64_t last) {
+  for (int64_t i = 0; i < n; i++) {
+    if (off[i + 1] < off[i]) return false;
+  }
+  return off[0] == 0 && off[n] == last;
+}
+
 static kf_status check_frame(const kf_plan *p, const kf_batch *b) {
+  int64_t n = p->n_ranks;
   if (p->version != KF_PLAN_VERSION) {
     return BAD("version %d, expected %d", p->version, KF_PLAN_VERSION);
   }
@@ -19,10 +28,16 @@ static kf_status check_frame(const kf_plan *p, const kf_batch *b) {
                (ll)p->n_seqs, b->n_ranks, (ll)b->n_seqs);
   }
   if (p->heads < 1 || p->heads > KF_MAX_HEADS) return BAD("%d heads", p->heads);
-  if (p->seq_off[0] != 0 || p->seq_off[p->n_seqs] != p->n_chunks || p->send_off[0] != 0 ||
-      p->send_off[p->n_ranks] != p->n_chunks || p->hold_off[0] != 0 ||
-      p->hold_off[p->n_ranks] != p->n_chunks) {
-    return BAD("offsets do not run from 0 to %lld chunks", (ll)p->n_chunks);
+  if (!rising(p->seq_off, p->n_seqs, p->n_chunks) || !rising(p->send_off, n, p->n_chunks) ||
+      !rising(p->hold_off, n, p->n_chunks)) {
+    return BAD("seq_off, send_off or hold_off does not rise from 0 to %lld chunks",
+               (ll)p->n_chunks);
+  }
+  if (!rising(p->segment_off, n, p->segment_off[n]) || p->segment_off[n] > p->n_chunks) {
+    return BAD("segment_off does not rise from 0 to at most %lld chunks", (ll)p->n_chunks);
+  }
+  if (!rising(p->route_off, n, p->route_off[n]) || !rising(p->ulysses_off, n, p->ulysses_off[n])) {
+    return BAD("route_off or ulysses_off does not rise from 0");
   }
   return KF_OK;
 }
@@ -31,10 +46,7 @@ static kf_status check_frame(const kf_plan *p, const kf_batch *b) {
 static kf_status check_sequence(const kf_plan *p, const kf_batch *b, int64_t i, int32_t home,
                                 int64_t row) {
   int64_t offset = 0, head = 0, last = -1;
-  if (p->seq_off[i + 1] <= p->seq_off[i] || p->seq_off[i + 1] > p->n_chunks) {
-    return BAD("sequence %lld has chunks %lld to %lld", (ll)i, (ll)p->seq_off[i],
-               (ll)p->seq_off[i + 1]);
-  }
+  if (p->seq_off[i + 1] == p->seq_off[i]) return BAD("sequence %lld has no chunk", (ll)i);
   for (int64_t c = p->seq_off[i]; c < p->seq_off[i + 1]; c++) {
     const kf_chunk *k = &p->chunk[c];
     if (k->seq != i || k->source != home) {
@@ -88,7 +100,6 @@ static kf_status check_holders(const kf_plan *p, const kf_batch *b) {
   int64_t segment = 0;
   for (int32_t r = 0; r < p->n_ranks; r++) {
     int64_t row = 0, offset = 0, last = -1, load = 0;
-    if (p->hold_off[r + 1] < p->hold_off[r]) return BAD("hold_off falls at rank %d", r);
     if (p->segment_off[r] != segment) return BAD("segment_off of rank %d is wrong", r);
     for (int64_t h = p->hold_off[r]; h < p->hold_off[r + 1]; h++) {
       int64_t c = p->hold[h];
@@ -105,6 +116,7 @@ static kf_status check_holders(const kf_plan *p, const kf_batch *b) {
       row += k->length;
       last = c;
       if (k->heads == 0) continue;
+      if (segment == p->segment_off[r + 1]) return BAD("rank %d lacks a segment", r);
       const kf_segment *s = &p->segment[segment++];
       if (s->seq != k->seq || s->rows != b->len[k->seq] || s->offset != offset ||
           s->first_head != k->first_head || s->heads != k->heads) {
