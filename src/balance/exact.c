@@ -11,7 +11,10 @@
 
 #define MOST_ITEMS 12
 #define MOST_BAGS 64
-#define NODE_LIMIT 3000000
+#define SMALL_ITEMS 10 /* solved whatever it takes, on up to so many */
+#define SMALL_BAGS 4
+#define SMALL_LIMIT 3000000 /* nodes: more than 4^10 */
+#define NODE_LIMIT 20000
 
 typedef struct exact {
   kfi_state *st;
@@ -20,7 +23,7 @@ typedef struct exact {
   int32_t bag[MOST_ITEMS], best[MOST_ITEMS];
   double best_s;
   bool better;
-  int64_t nodes;
+  int64_t nodes, limit;
 } exact;
 
 /* The largest rank's compute once every bag has dealt its sequences. */
@@ -35,12 +38,8 @@ double kfi_dealt_s(const kfi_state *st, const int32_t *bag, double *rank_load, k
       kfi_deal(w, it, first, w->bag_first[bag[j] + 1] - first, rank_load, set);
       continue;
     }
-    for (int32_t s = ~bag[j]; s >= 0; s = st->slot[s].in_set) { /* joined bags, or no tokens */
-      const kfi_share *k = &st->slot[s].share;
-      rank_load[k->rank] += (it->factor * (w->linear_s * (double)k->tokens + w->constant_s) +
-                             kfi_head_s(w, it) * k->heads) *
-                            w->slow[k->rank];
-    }
+    int32_t n = kfi_get_set(st, j, set); /* joined bags, or no tokens */
+    for (int32_t i = 0; i < n; i++) rank_load[set[i].rank] += kfi_share_s(w, it, &set[i]);
   }
   for (int32_t r = 0; r < w->n_ranks; r++) {
     if (rank_load[r] > most) most = rank_load[r];
@@ -51,7 +50,7 @@ double kfi_dealt_s(const kfi_state *st, const int32_t *bag, double *rank_load, k
 static void branch(exact *u, int64_t j) {
   const kfi_state *st = u->st;
   const kfi_world *w = st->world;
-  if (++u->nodes > NODE_LIMIT) return;
+  if (++u->nodes > u->limit) return;
   if (j == st->n_items) {
     double s = kfi_dealt_s(st, u->bag, u->rank_load, st->set);
     if (s < u->best_s) {
@@ -89,6 +88,8 @@ static void branch(exact *u, int64_t j) {
 bool kfi_exact(kfi_state *st, kfi_builder *b, double *step_s) {
   const kfi_world *w = st->world;
   exact u = {.st = st, .rank_load = b->room, .best_s = *step_s};
+  bool small = st->n_items <= SMALL_ITEMS && w->n_bags <= SMALL_BAGS;
+  u.limit = small ? SMALL_LIMIT : NODE_LIMIT;
   if (!w->free_links || w->cap || st->n_items > MOST_ITEMS || w->n_bags > MOST_BAGS) return false;
   for (int64_t j = 0; j < st->n_items; j++) {
     if (kfi_is_split(st, j) && st->item[j].len) return false; /* joined bags are not searched */

@@ -51,44 +51,45 @@ static void deal_by_speed(const kfi_world *w, const kfi_item *it, int32_t first,
   }
 }
 
+#define LEVEL_MOST 64 /* ranks; a larger bag deals remainders in turn */
+
+/* The rank of set[0 .. g-1] without a remainder yet that `load` says has least; ties by rank. */
+static int32_t least_without(const kfi_world *w, const kfi_item *it, const kfi_share *set,
+                             int32_t g, const double *load, bool of_heads) {
+  int32_t heads = w->heads / g, best = -1;
+  int64_t tokens = it->len / g;
+  double least = INFINITY, head_s = kfi_head_s(w, it);
+  for (int32_t i = 0; i < g; i++) {
+    if (of_heads ? set[i].heads > heads : set[i].tokens > tokens) continue;
+    double s = load ? load[set[i].rank] + head_s * (set[i].heads - heads) : 0;
+    if (s < least) least = s, best = i;
+  }
+  return best;
+}
+
 /*
 ** Deal item `it` to ranks first .. first+g-1. Remainders of tokens and heads go to the ranks
-** that `load` says have least (NULL: the first ones); ties by rank. load is brought up to date.
+** that `load` says have least (NULL: the first ones). load is brought up to date.
 */
 void kfi_deal(const kfi_world *w, const kfi_item *it, int32_t first, int32_t g, double *load,
               kfi_share *set) {
-  int64_t tokens = it->len / g, more_tokens = it->len % g;
-  int32_t heads = w->heads / g, more_heads = w->heads % g;
-  double token_s = it->factor * w->linear_s, head_s = kfi_head_s(w, it);
   bool equal = true;
   for (int32_t i = 1; i < g; i++) equal &= w->speed[first + i] == w->speed[first];
   if (!equal) {
     deal_by_speed(w, it, first, g, set);
   } else {
-    for (int32_t i = 0; i < g; i++) set[i] = (kfi_share){first + i, heads, tokens};
-    for (int pass = 0; pass < 2; pass++) { /* heads first: they are dearer */
-      int64_t more = pass == 0 ? more_heads : more_tokens;
-      for (int64_t k = 0; k < more; k++) {
-        int32_t best = -1;
-        double least = INFINITY;
-        for (int32_t i = 0; i < g; i++) {
-          if (pass == 0 ? set[i].heads > heads : set[i].tokens > tokens) continue;
-          double s = load ? load[first + i] + head_s * (set[i].heads - heads) : 0;
-          if (s < least) least = s, best = i;
-        }
-        if (pass == 0)
-          set[best].heads++;
-        else
-          set[best].tokens++;
-      }
+    for (int32_t i = 0; i < g; i++) set[i] = (kfi_share){first + i, w->heads / g, it->len / g};
+    for (int32_t k = 0; k < w->heads % g; k++) { /* heads first: they are dearer */
+      int32_t i = g > LEVEL_MOST ? (it->seq + k) % g : least_without(w, it, set, g, load, true);
+      set[i].heads++;
+    }
+    for (int32_t k = 0; k < it->len % g; k++) {
+      int32_t i = g > LEVEL_MOST ? (it->seq + k) % g : least_without(w, it, set, g, load, false);
+      set[i].tokens++;
     }
   }
-  if (!load) return;
-  for (int32_t i = 0; i < g; i++) {
-    if (!set[i].tokens && !set[i].heads) continue;
-    load[first + i] +=
-      (token_s * (double)set[i].tokens + head_s * set[i].heads + it->factor * w->constant_s) *
-      w->slow[first + i];
+  for (int32_t i = 0; load && i < g; i++) {
+    if (set[i].tokens || set[i].heads) load[first + i] += kfi_share_s(w, it, &set[i]);
   }
 }
 

@@ -107,6 +107,13 @@ typedef struct kfi_share {
   int64_t tokens;
 } kfi_share;
 
+/* Seconds that a share computes. */
+static inline double kfi_share_s(const kfi_world *w, const kfi_item *it, const kfi_share *s) {
+  double token_s = it->factor * w->linear_s, constant_s = it->factor * w->constant_s;
+  return (token_s * (double)s->tokens + kfi_head_s(w, it) * s->heads + constant_s) *
+         w->slow[s->rank];
+}
+
 /* What the memory cap counts for a share. */
 static inline int64_t kfi_share_load(const kfi_share *s, int64_t len, int32_t heads) {
   int64_t rows = (len * s->heads + heads - 1) / heads;

@@ -297,11 +297,17 @@ static kf_status search_fixed(run *u) {
 
 /* ------------------------------------------------------------------ solution */
 
-/* The shares of item j, dealt to its bag if it is whole. */
+/* The shares of item j, dealt to its bag if it is whole. room has the seconds dealt so far. */
 static int32_t shares_of(run *u, int64_t j, kfi_share *set) {
   const kfi_world *w = u->world;
   const kfi_state *st = &u->best;
-  if (kfi_is_split(st, j)) return kfi_get_set(st, j, set);
+  if (kfi_is_split(st, j)) {
+    int32_t n = kfi_get_set(st, j, set);
+    for (int32_t i = 0; i < n; i++) {
+      u->builder.room[set[i].rank] += kfi_share_s(w, &st->item[j], &set[i]);
+    }
+    return n;
+  }
   int32_t first = w->bag_first[st->where[j]], g = w->bag_first[st->where[j] + 1] - first;
   kfi_deal(w, &st->item[j], first, g, u->builder.room, set);
   return kfi_drop_empty(set, g);
