@@ -74,16 +74,35 @@ static double max_load(const kfi_state *st) {
   return m;
 }
 
-/* ---------------------------------------------------------------------- auto */
+/* The step of the assignment at hand. With fixed bags on free links exactly: with shares dealt. */
+static double step_of(run *u) {
+  if (u->world->auto_bags || !u->world->free_links) return max_load(&u->now);
+  return kfi_dealt_s(&u->now, u->now.where, u->builder.room, u->now.set);
+}
 
 /* Remember the assignment if it is the best so far. */
 static void keep(run *u) {
-  double s = max_load(&u->now);
-  if (s < u->best_s) {
-    u->best_s = s;
-    kfi_state_copy(&u->best, &u->now);
+  double s = step_of(u);
+  if (s >= u->best_s) return;
+  u->best_s = s;
+  kfi_state_copy(&u->best, &u->now);
+}
+
+/* Where ranks are bags: exchange between pods and level inside them, as long as that helps. */
+static void exchange_pods(run *u, int sharpness) {
+  kfi_state *st = &u->now;
+  double before = max_load(st);
+  for (int k = 0; k < 6 && st->moves < st->budget; k++) {
+    kfi_pod_means(st, u->builder.pod_s);
+    if (!kfi_level_pods(st, u->builder.pod_s)) return;
+    kfi_refine(st, &u->refiner, sharpness, true);
+    keep(u);
+    if (max_load(st) >= before) return;
+    before = max_load(st);
   }
 }
+
+/* ---------------------------------------------------------------------- auto */
 
 /*
 ** Targets above the bound, in units of the slack that routing is expected to take. One
@@ -209,14 +228,7 @@ static kf_status search_auto(run *u) {
     keep(u);
     level(u, st->target_s * PODS_FROM, SHARPNESS);
     keep(u);
-    for (int k = 0; k < 6 && st->moves < st->budget; k++) {
-      double before = max_load(st);
-      kfi_pod_means(st, u->builder.pod_s);
-      if (!kfi_level_pods(st, u->builder.pod_s)) break;
-      kfi_refine(st, &u->refiner, SHARPNESS, true);
-      keep(u);
-      if (max_load(st) >= before) break;
-    }
+    exchange_pods(u, SHARPNESS);
   }
   if (u->even && u->best_s > TIGHT * u->bound_s) search_even(u);
   if (u->best_s > NEAR_HOME * before_s) search_home(u);
@@ -265,30 +277,24 @@ static kf_status search_free(run *u) {
 
 #define FIXED_TARGET 1.001
 
-/* The step of the assignment: where links are free exactly, with its shares dealt. */
-static double fixed_step(run *u) {
-  if (!u->world->free_links) return max_load(&u->now);
-  return kfi_dealt_s(&u->now, u->now.where, u->builder.room, u->now.set);
-}
-
-static void keep_fixed(run *u) {
-  double s = fixed_step(u);
-  if (s >= u->best_s) return;
-  u->best_s = s;
-  kfi_state_copy(&u->best, &u->now);
-}
-
 static kf_status search_fixed(run *u) {
+  const kfi_world *w = u->world;
   kfi_state *st = &u->now;
   int64_t budget = st->budget;
   for (kfi_rule rule = KFI_RULE_HOME; rule <= KFI_RULE_PUBLISHED; rule++) {
     kf_status status = kfi_construct_fixed(st, &u->builder, rule, u->bound_s * FIXED_TARGET);
     if (status) return status;
-    keep_fixed(u);
-    st->budget = budget * (rule + 1) / 3; /* a third for each start */
+    keep(u);
+    st->budget = budget * (rule + 1) / 3;                    /* a third for each start */
+    if (w->max_bag == 1 && w->n_bags == w->bags_per_group) { /* as auto, but nothing is split */
+      level(u, INFINITY, SHARPNESS);
+      keep(u);
+      exchange_pods(u, SHARPNESS);
+      continue;
+    }
     for (int sharpness = 5; sharpness <= 9; sharpness += 2) {
       kfi_refine(st, &u->refiner, sharpness, false);
-      keep_fixed(u);
+      keep(u);
     }
   }
   if (kfi_exact(st, &u->builder, &u->best_s)) kfi_state_copy(&u->best, st);
