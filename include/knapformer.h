@@ -99,8 +99,9 @@ typedef struct kf_batch {
 ** A batch from a mix: a name (lowres, mixres, joint, lowres4k, clips) or data codes such
 ** as "g16b4i256f1s0,g8b1i2048f1s0": ranks, samples a rank, pixels a side (a multiple of 16, a
 ** token is 16 x 16), frames, and whether frames are a video: s0 keeps every frame, s1 makes
-** int(frames/3.4) latent frames of them. `n_ranks` 0 takes the mix's own ranks; any other number cycles through them. `seed` draws
-** the text lengths: sequence i of rank r has splitmix64(seed<<40 ^ r<<20 ^ i) % 393 text tokens.
+** int(frames/3.4) latent frames of them. `n_ranks` 0 takes the mix's own ranks; any other number
+** cycles through them. `seed` draws the text lengths: sample i of rank r has 0 to 392 text tokens,
+** splitmix64(seed<<40 ^ r<<20 ^ i) % 393.
 */
 KF_API kf_status kf_mix_create(const char *mix, int32_t n_ranks, uint64_t seed, kf_batch **out);
 
@@ -176,7 +177,7 @@ KF_API kf_status kf_cluster_parse(const char *text, int32_t n_ranks, kf_cluster 
 **     compute_r = f * (linear_s * t_r + quadratic_s * l*l * h_r/H + constant_s) / speed_r
 **     ulysses bytes from r to q   = ulysses_bytes * (t_r*h_q + t_q*h_r) / H
 **     route bytes, home <-> holder = route_bytes per token that does not stay at home
-**     comm_r = sum over q of bytes(r,q)/bandwidth(r,q)
+**     comm_r = sum over other ranks q of bytes(r,q)/bandwidth(r,q)
 **              + latency * 4 * (layers * ulysses peers + route peers)
 **     step   = max over ranks of (compute_r + comm_r)
 **
@@ -194,7 +195,8 @@ typedef struct kf_cost {
   kf_cluster cluster;
 } kf_cost;
 
-/* The `static` cost: FLOPs alone. A = 24 d^2 k, B = 4 d gamma k, k = layers*passes/FLOP/s, C = 0. */
+/* The `static` cost: FLOPs alone. A = 24 d^2 k, B = 4 d gamma k with k = layers * passes / flops,
+** C = 0. gamma says how much dearer (or cheaper) a FLOP of attention is: 0.4 to 1.2 on GPUs. */
 KF_API kf_status kf_cost_static(const kf_model *model, const kf_cluster *cluster, double gamma,
                                 kf_cost *out);
 
@@ -234,7 +236,8 @@ struct kf_plan;
 /*
 ** Plan one step. The plan belongs to the planner and lives until its next call. The same
 ** options and batch give the same plan on every rank, compiler and optimisation level, bit
-** for bit. Nothing is allocated once a batch of this size has been planned.
+** for bit. Nothing is allocated once a batch of this size has been planned. In auto without
+** caps and chunk limits, a plan is never slower than no balancing.
 ** KF_EINFEASIBLE names the sequence that fits nowhere, its length and the cap.
 */
 KF_API kf_status kf_planner_plan(kf_planner *planner, const kf_batch *batch,

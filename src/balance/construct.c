@@ -211,7 +211,8 @@ static const kfi_pattern *ideal_cut(builder *u, const kfi_item *it) {
 
 /*
 ** Candidates for a cut that needs `need` seconds, most room first: the home pod if it has the
-** room, else the emptiest, else pods together until they have the room and ranks enough. Returns how many; *one_pod says which it was.
+** room, else the emptiest, else pods together until they have the room and ranks enough. Returns
+** how many; *one_pod says which it was.
 */
 static int32_t list_candidates(builder *u, const kfi_item *it, double need, bool *one_pod) {
   const kfi_world *w = u->st->world;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
 ** Tiny instances with fixed bags and free links, solved: depth first over the bags of every
-** sequence, largest first. A branch ends when a bag reaches the best step known. Bags of one size and one load are tried once. At a leaf
-** the shares are dealt in whole tokens and heads, so that the value is that of the plan.
+** sequence, largest first. A branch ends when a bag reaches the best step known. Bags of one size
+** and one load are tried once. At a leaf the shares are dealt in whole tokens and heads, so that
+** the value is that of the plan.
 */
 #include <math.h>
 #include <string.h>

@@ -6,11 +6,13 @@
 #include "knapformer.h"
 
 #if defined(__GNUC__)
-__attribute__((format(printf, 2, 3)))
+#define KFI_PRINTF __attribute__((format(printf, 2, 3)))
+#else
+#define KFI_PRINTF
 #endif
-/* Record one sentence for kf_last_error() and return `status`: `return kfi_fail(KF_EINVAL, ...)`. */
-kf_status
-kfi_fail(kf_status status, const char *format, ...);
+
+/* Record one sentence for kf_last_error() and return `status`: return kfi_fail(KF_EINVAL, ...); */
+KFI_PRINTF kf_status kfi_fail(kf_status status, const char *format, ...);
 
 /* kfi_fail for an allocation: "out of memory: N bytes for WHAT". */
 kf_status kfi_fail_memory(size_t n_bytes, const char *what);
