@@ -298,7 +298,7 @@ static int print_json(const request *q, const job *j) {
 static void print_view(const request *q, const job *j) {
   cli_view view = {.data = data_of(q),
                    .model = q->model ? q->model : "flux",
-                   .cluster = q->cluster ? q->cluster : "h100",
+                   .cluster = q->cluster ? q->cluster : "as h100x32",
                    .bags = j->bags ? q->bags : "auto",
                    .gamma = j->gamma,
                    .ranks_per_node = j->options.cost.cluster.ranks_per_node,

@@ -15,7 +15,8 @@
 **   6. plan      who sends what to whom, who computes which heads, and the figures
 **   7. picture   a plan as SVG
 **
-** The shortest program that plans a step:
+** The shortest program that plans a step (every call returns a kf_status, and what is created is
+** freed by kf_planner_free and kf_batch_free):
 **
 **     kf_batch *batch;  kf_planner *planner;  const kf_plan *plan;
 **     kf_planner_options options = {0};
@@ -60,7 +61,7 @@ KF_API const char *kf_version(void);
 typedef enum kf_status {
   KF_OK = 0,
   KF_EINVAL = 1,      /* an argument or a text is wrong; kf_last_error() names it */
-  KF_ENOMEM = 2,      /* memory ran out; the object is as it was before the call */
+  KF_ENOMEM = 2,      /* memory ran out; the object stays usable, but its last plan is gone */
   KF_EINFEASIBLE = 3, /* no plan fits the memory caps, the chunk limit or the bags */
   KF_EPLAN = 4        /* kf_plan_check found a plan that is not one */
 } kf_status;
@@ -92,7 +93,7 @@ typedef struct kf_batch {
   int64_t n_seqs;
   const int64_t *rank_off; /* (n_ranks + 1) */
   const int64_t *len;      /* (n_seqs) tokens */
-  const double *factor;    /* (n_seqs) multiplies a sequence's compute; NULL: all 1 */
+  const double *factor;    /* (n_seqs) multiplies a sequence's compute, up to 1e6; NULL: all 1 */
 } kf_batch;
 
 /*
@@ -117,7 +118,10 @@ KF_API void kf_batch_free(kf_batch *batch);
 
 /*
 ** Fixed bags: bag b is the contiguous ranks first[b] .. first[b+1]-1. Bags of one group
-** balance among themselves; a sequence never leaves the group of its home rank.
+** balance among themselves; a sequence never leaves the group of its home rank. A bag deals a
+** sequence in equal shares, or by speed where speeds differ. What no bag has room for under
+** max_chunk_size or the caps goes to adjacent bags together. Bags that are too large, or too
+** small for the longest sequence, can be slower than no balancing: the figures tell.
 */
 typedef struct kf_bags {
   int32_t n_ranks;
@@ -217,7 +221,7 @@ typedef enum kf_affinity {
 typedef struct kf_planner_options {
   kf_cost cost;              /* cost.cluster.n_ranks is the number of ranks */
   const kf_bags *bags;       /* NULL: auto, every sequence may have its own set of ranks */
-  const double *speed;       /* (n_ranks) relative speeds > 0; NULL: all 1 */
+  const double *speed;       /* (n_ranks) relative speeds, 1e-6 to 1e6; NULL: all 1 */
   const int64_t *mem_tokens; /* (n_ranks) most tokens a rank may load; NULL: no cap */
   int64_t max_chunk_size;    /* most tokens of one sequence on one rank; 0: no limit */
   kf_affinity affinity;
@@ -244,7 +248,7 @@ KF_API kf_status kf_planner_plan(kf_planner *planner, const kf_batch *batch,
                                  const struct kf_plan **out);
 
 /* The budget that stands for about `us` microseconds of search: a fixed constant times us, at
-** least 1 where us is above 0. */
+** least 1 where us is above 0, and 0, which means the default, where it is not. */
 KF_API int64_t kf_planner_budget(double us);
 
 /* -------------------------------------------------------------------- 6. plan */
@@ -297,7 +301,7 @@ typedef struct kf_figures {
 
 /*
 ** A plan is flat and read-only; all offsets are 64 bits wide. "CSR by rank" means that rank r
-** owns entries x_off[r] .. x_off[r+1]-1 of x.
+** owns entries x_off[r] .. x_off[r+1]-1 of x, so that x has x_off[n_ranks] entries.
 */
 typedef struct kf_plan {
   int32_t version; /* KF_PLAN_VERSION */
@@ -334,8 +338,9 @@ typedef struct kf_plan {
 } kf_plan;
 
 /*
-** Prove, in time linear in the plan, that every token moves exactly once, every head is
-** computed exactly once, and all tables agree with the chunks. KF_EPLAN says what is wrong.
+** Prove that every token moves exactly once, every head is computed exactly once, and all tables
+** agree with the chunks. Linear in the plan, but for the ranks of a split sequence, each of which
+** is asked about each other. KF_EPLAN says what is wrong.
 */
 KF_API kf_status kf_plan_check(const kf_plan *plan, const kf_batch *batch);
 

@@ -41,11 +41,13 @@ static kf_status fits_nowhere(const kfi_state *st, int64_t j) {
   int64_t room = 0, batch = 0, cap = 0;
   for (int32_t r = 0; r < w->n_ranks; r++) room += room_of(st, r), cap += w->cap[r];
   for (int64_t k = 0; k < st->n_items; k++) batch += st->item[k].len;
-  return kfi_fail(KF_EINFEASIBLE,
-                  "sequence %d of %lld tokens fits nowhere: caps of up to %lld tokens a rank allow "
-                  "%lld in all, the batch has %lld, and %lld are left for it",
-                  it->seq, (long long)it->len, (long long)w->max_cap, (long long)cap,
-                  (long long)batch, (long long)room);
+  return kfi_fail(
+    KF_EINFEASIBLE,
+    "sequence %d of %lld tokens fits nowhere: caps of up to %lld tokens a rank allow "
+    "%lld in all, the batch has %lld, and %lld are left for it, in pieces too small for "
+    "its heads",
+    it->seq, (long long)it->len, (long long)w->max_cap, (long long)cap, (long long)batch,
+    (long long)room);
 }
 
 /* The least loaded rank that has room for all of item j; -1: none. */

@@ -58,16 +58,20 @@ static void settle(builder *u) {
   kfi_clean(st);
 }
 
-/* The same for the tree of pods. */
+/*
+** The same for the tree of pods. What a pod has room for is work; ranks above the target count
+** against it a little, so that pods without room still differ.
+*/
 static void settle_pods(builder *u) {
-  const int32_t *first = u->st->world->pod_first;
+  const kfi_world *w = u->st->world;
+  const int32_t *first = w->pod_first;
   settle(u);
   for (int32_t i = 0; i < u->n_dirty_pods; i++) {
     int32_t m = u->b->dirty_pod[i];
     double sum = 0;
     for (int32_t q = first[m]; q < first[m + 1]; q++) {
-      double over = u->st->load[q] - u->target_s;
-      sum += over < 0 ? over : 0;
+      double over = (u->st->load[q] - u->target_s) * w->speed[q];
+      sum += over < 0 ? over : 1e-3 * over;
     }
     u->b->pod_s[m] = sum;
     u->b->pod_is_dirty[m] = false;
@@ -191,11 +195,12 @@ static const kfi_pattern *ideal_cut(builder *u, const kfi_item *it) {
   double l = (double)it->len;
   if (l <= b->cut_len && l > 0.99 * b->cut_len && it->factor == b->cut_factor) return &b->cut;
   int64_t most = w->max_chunk < w->max_cap ? w->max_chunk : w->max_cap;
+  double slow = w->n_ranks / w->total_speed; /* of a rank of mean speed */
   kfi_cut cut = {
-    .token_s = it->factor * w->linear_s * l,
-    .head_s = kfi_head_s(w, it) * w->heads,
+    .token_s = it->factor * w->linear_s * l * slow,
+    .head_s = kfi_head_s(w, it) * w->heads * slow,
     .ulysses_s = w->ulysses_intra_s * l * w->heads,
-    .limit_s = u->target_s - it->factor * w->constant_s - 2 * w->ulysses_latency_s,
+    .limit_s = u->target_s - it->factor * w->constant_s * slow - 2 * w->ulysses_latency_s,
     .latency_s = w->ulysses_latency_s,
     .x_max = most < it->len ? (double)most / l : 1,
     .y_max = w->max_cap < it->len ? (double)w->max_cap / l : 1,
@@ -275,7 +280,10 @@ static kf_status place_cut(builder *u, int64_t j) {
   double need = it->work + (p->n ? exchange_s * (1 - p->inside) : 0);
   bool one_pod;
   int32_t n_ranks = list_candidates(u, it, need, &one_pod), n_empty = 0, n;
-  while (n_empty < n_ranks && u->b->room[u->b->rank[n_empty]] > EMPTY * u->target_s) n_empty++;
+  for (; n_empty < n_ranks; n_empty++) {
+    int32_t r = u->b->rank[n_empty];
+    if (u->b->room[r] <= EMPTY * u->target_s * w->speed[r]) break;
+  }
 
   if (one_pod && p->n > 1 && p->n <= n_ranks && n_empty >= p->n - 1) {
     n = p->n;

@@ -42,7 +42,7 @@ void *kfi_layout_take(kfi_layout *layout, size_t n, size_t elem_bytes);
 
 /* The options of a planner, resolved once into what the inner loops read. */
 typedef struct kfi_world {
-  int32_t n_ranks, heads, ranks_per_node, n_nodes;
+  int32_t n_ranks, heads, ranks_per_node;
   double linear_s, quadratic_s, constant_s;
   double ulysses_intra_s, ulysses_inter_s;   /* seconds a (token, head) pair, one way, one rank */
   double route_intra_s, route_inter_s;       /* seconds a token, at home and at the holder */
@@ -87,7 +87,8 @@ static inline double kfi_route_s(const kfi_world *w, int32_t r, int32_t q) {
 
 /* ------------------------------------------------------ order.c: work, largest first */
 
-/* A sequence as the search sees it. Items are sorted by falling work, ties by number. */
+/* A sequence as the search sees it. Items are sorted by falling work, rounded to single precision,
+** ties by number. */
 typedef struct kfi_item {
   double work;   /* seconds on a rank of speed 1 */
   double factor; /* of compute */

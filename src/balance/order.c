@@ -5,6 +5,7 @@
 ** sort up to 2048 items, above that a radix sort of three 11-bit digits (the number needs no
 ** pass: it rises already): 1M items in 20 ms where qsort takes 120.
 */
+#include <float.h>
 #include <string.h>
 
 #include "knapsack.h"
@@ -60,7 +61,8 @@ void kfi_order(const kfi_world *w, const kf_batch *batch, kfi_sorter *sorter, kf
   }
   for (int64_t i = 0; i < n; i++) {
     double l = (double)batch->len[i], f = batch->factor ? batch->factor[i] : 1;
-    float work = (float)(f * (w->linear_s * l + w->quadratic_s * l * l + w->constant_s));
+    double exact = f * (w->linear_s * l + w->quadratic_s * l * l + w->constant_s);
+    float work = exact < FLT_MAX ? (float)exact : FLT_MAX;
     uint32_t bits;
     memcpy(&bits, &work, sizeof bits);
     key[i] = (uint64_t)~bits << 32 | (uint64_t)i;

@@ -2,7 +2,7 @@
 /*
 ** From "who computes what" to the flat tables that transport and GPU code read: chunks, where
 ** their rows stand at home and at the holder, attention segments, counts per pair of ranks,
-** predicted seconds and the figures. All of it is linear in chunks and exchanging pairs.
+** predicted seconds and the figures. Linear in chunks, and for split sequences in pairs of ranks.
 **
 ** Typical sizes: 32 ranks, 89 sequences, 110 chunks; at the other end 16384 ranks and a million
 ** sequences, where the time goes into writing the tables once (about 130 bytes a chunk).

@@ -400,6 +400,14 @@ static double pod_mean(const kfi_state *st, int32_t m) {
   return sum / (end - first);
 }
 
+static double pod_speed(const kfi_state *st, int32_t m) {
+  double sum = 0;
+  for (int32_t r = st->world->pod_first[m]; r < st->world->pod_first[m + 1]; r++) {
+    sum += st->world->speed[r];
+  }
+  return sum;
+}
+
 void kfi_pod_means(const kfi_state *st, double *pod_s) {
   for (int32_t m = 0; m < st->world->n_pods; m++) pod_s[m] = pod_mean(st, m);
 }
@@ -442,7 +450,7 @@ bool kfi_level_pods(kfi_state *st, double *pod_s) {
   }
   if (high == low) return false;
   int32_t least = first[low];
-  double want = (pod_s[high] - pod_s[low]) / 2 * (first[high + 1] - first[high]);
+  double want = (pod_s[high] - pod_s[low]) / (1 / pod_speed(st, high) + 1 / pod_speed(st, low));
   exchange e = {want, want * 0.8, -1, -1};
   for (int32_t q = first[low]; q < first[low + 1]; q++) {
     if (st->load[q] < st->load[least]) least = q;

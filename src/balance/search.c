@@ -50,7 +50,7 @@ static bool has_empty(const kf_batch *batch) {
 
 /* Whether search_even has the time and the slots it needs. */
 static bool even_is_cheap(const kfi_world *w, const kf_batch *batch) {
-  return w->auto_bags && w->cap && batch->n_seqs * w->n_ranks <= 1 << 16;
+  return w->auto_bags && batch->n_seqs * w->n_ranks <= 1 << 16;
 }
 
 /* Slots for split sequences: what must be split by size, and room for what is split by choice. */
@@ -114,7 +114,7 @@ static const double target[] = {1, 0.5, 1.5, 0.17, 2, 0.67, 1.25, 0.33, 2.5, 1.7
 #define SHARPNESS 8
 #define PACKING_SLACK 0.0005
 #define MOST_SLACK 0.02
-#define TIGHT 1.06    /* of the bound: under caps, further away is worth another try */
+#define TIGHT 1.06    /* of the bound: further away, equal shares are worth a try */
 #define NEAR_HOME 0.9 /* a gain smaller than this makes a start from home worth while */
 
 /* Whether to start again: not if the budget would end a new start half-way. */
@@ -155,13 +155,15 @@ static void level(run *u, double pods_from_s, int sharpness) {
 }
 
 /*
-** Under tight caps tokens and work must be even on every rank, which whole sequences seldom allow
-** and equal shares do. For batches of moderate size, because looking everywhere takes time.
+** Every sequence in equal shares on a pod, half a pod, or two ranks. Where the plan is far from
+** the bound this may be better: under tight caps tokens and work must be even on every rank, and
+** where latency is dear it pays that sets are alike. For batches of moderate size, because
+** looking everywhere takes time.
 */
 static void search_even(run *u) {
   kfi_state *st = &u->now;
   int32_t pod = u->world->pod_first[1];
-  for (int32_t size = pod; size > 1 && size >= pod / 2; size /= 2) {
+  for (int32_t size = pod; size > 1; size /= 2) {
     if (kfi_construct_even(st, size)) continue;
     keep(u);
     kfi_refine(st, &u->refiner, SHARPNESS, false);

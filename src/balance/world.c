@@ -23,9 +23,9 @@ static kf_status check_cost(const kf_cost *c) {
   };
   for (size_t i = 0; i < sizeof number / sizeof number[0]; i++) {
     double v = number[i].value;
-    if (!(v >= number[i].min) || (isinf(v) && !number[i].may_be_inf)) {
-      return kfi_fail(KF_EINVAL, "cost: %s is %g, expected a %snumber of at least %g",
-                      number[i].name, v, number[i].may_be_inf ? "" : "finite ", number[i].min);
+    if (!(v >= number[i].min) || (v > 1e100 && !number[i].may_be_inf)) {
+      return kfi_fail(KF_EINVAL, "cost: %s is %g, expected at least %g%s", number[i].name, v,
+                      number[i].min, number[i].may_be_inf ? "" : " and at most 1e100");
     }
   }
   if (c->heads < 1 || c->heads > KF_MAX_HEADS) {
@@ -43,6 +43,24 @@ static kf_status check_cost(const kf_cost *c) {
   return KF_OK;
 }
 
+/* Bags are an open struct: what kf_bags_parse makes is in order, what a caller makes may not be. */
+static kf_status check_bags(const kf_bags *b) {
+  bool whole = b->n_bags >= 1 && b->bags_per_group >= 1 && b->first &&
+               (int64_t)b->n_groups * b->bags_per_group == b->n_bags && b->first[0] == 0 &&
+               b->first[b->n_bags] == b->n_ranks;
+  for (int32_t i = 0; whole && i < b->n_bags; i++) {
+    int32_t size = b->first[i + 1] - b->first[i], twin = i % b->bags_per_group;
+    if (size < 1 || size != b->first[twin + 1] - b->first[twin]) {
+      return kfi_fail(KF_EINVAL, "bag %d has %d ranks, expected 1 or more, as in every group", i,
+                      size);
+    }
+  }
+  if (whole) return KF_OK;
+  return kfi_fail(KF_EINVAL,
+                  "bags: %d groups of %d bags, expected the %d bags from rank 0 to rank %d",
+                  b->n_groups, b->bags_per_group, b->n_bags, b->n_ranks - 1);
+}
+
 static kf_status check_options(const kf_planner_options *o) {
   kf_status status = check_cost(&o->cost);
   int32_t n = o->cost.cluster.n_ranks;
@@ -58,6 +76,7 @@ static kf_status check_options(const kf_planner_options *o) {
                       (long long)o->mem_tokens[r]);
     }
   }
+  if (o->bags && (status = check_bags(o->bags))) return status;
   if (o->bags && o->bags->n_ranks != n) {
     return kfi_fail(KF_EINVAL, "bags cover %d ranks, expected the cluster's %d", o->bags->n_ranks,
                     n);
@@ -201,7 +220,6 @@ kf_status kfi_world_create(const kf_planner_options *o, kfi_world *w, kfi_buffer
     .n_bags = o->bags ? o->bags->n_bags : k->n_ranks,
     .bags_per_group = o->bags ? o->bags->bags_per_group : k->n_ranks,
   };
-  w->n_nodes = (w->n_ranks + w->ranks_per_node - 1) / w->ranks_per_node;
   w->n_pods = cut_pods(w, NULL, NULL);
   w->free_links = w->ulysses_intra_s == 0 && w->ulysses_inter_s == 0 && w->route_intra_s == 0 &&
                   w->route_inter_s == 0 && k->latency_s == 0;

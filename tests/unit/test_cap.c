@@ -180,11 +180,32 @@ static void test_mixes(void **state) {
         }
 }
 
+/* A binding max_chunk_size costs no more on many ranks than on few: nothing piles up. */
+static void test_many_ranks(void **state) {
+  (void)state;
+  double first = 0;
+  for (int32_t n = 32; n <= 512; n *= 4) {
+    kf_planner_options o = {.max_chunk_size = 2000};
+    kf_batch *batch;
+    kf_planner *planner;
+    const kf_plan *plan;
+    assert_int_equal(kf_mix_create("joint", n, 0, &batch), KF_OK);
+    assert_int_equal(kf_cost_preset("flux", NULL, n, 0.4, &o.cost), KF_OK);
+    assert_int_equal(kf_planner_create(&o, &planner), KF_OK);
+    assert_int_equal(kf_planner_plan(planner, batch, &plan), KF_OK);
+    double over = plan->figures.step_s / plan->figures.ideal_s;
+    if (n == 32) first = over;
+    if (!(over < 1.5) || !(over < first * 1.1)) fail_msg("%d ranks: %g of ideal", (int)n, over);
+    kf_planner_free(planner);
+    kf_batch_free(batch);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_caps),           cmocka_unit_test(test_infeasible),
     cmocka_unit_test(test_max_chunk_auto), cmocka_unit_test(test_adjacent_bags),
-    cmocka_unit_test(test_mixes),
+    cmocka_unit_test(test_mixes),          cmocka_unit_test(test_many_ranks),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -144,6 +144,45 @@ static void refuse_batch(kf_planner *p, kf_batch b, const char *name, const char
     fail_msg("\"%s\" does not name %s %s", kf_last_error(), name, number);
 }
 
+/* kf_bags is open: what a caller makes of it is looked at before it is used. */
+static void test_bad_bags(void **state) {
+  (void)state;
+  static const int32_t good[] = {0, 2, 4}, far[] = {0, 40, 4}, falling[] = {0, 5, 4},
+                       uneven[] = {0, 1, 4}, late[] = {1, 2, 4};
+  static const struct {
+    kf_bags bags;
+    bool fine;
+  } rows[] = {
+    {{4, 2, 1, 2, good}, true},  {{4, 2, 2, 1, good}, true},     {{4, 2, 1, 2, uneven}, true},
+    {{4, 2, 1, 2, far}, false},  {{4, 2, 1, 2, falling}, false}, {{4, 2, 2, 1, uneven}, false},
+    {{4, 2, 1, 2, late}, false}, {{4, 2, 1, 0, good}, false},    {{4, 2, 1, 1, good}, false},
+    {{4, 0, 1, 0, good}, false}, {{4, 2, 1, 2, NULL}, false},    {{8, 2, 1, 2, good}, false},
+  };
+  for (size_t i = 0; i < N(rows); i++) {
+    kf_planner_options o = flux(4);
+    kf_planner *planner = NULL;
+    o.bags = &rows[i].bags;
+    kf_status status = kf_planner_create(&o, &planner);
+    if (status != (rows[i].fine ? KF_OK : KF_EINVAL)) fail_msg("row %d: %d", (int)i, (int)status);
+    kf_planner_free(planner);
+  }
+}
+
+/* A slow node gets less: auto does not fall far behind equal bags. */
+static void test_slow_node(void **state) {
+  (void)state;
+  kf_batch *batch = mix("joint", 0);
+  double speed[32];
+  for (int r = 0; r < 32; r++) speed[r] = r < 24 ? 1 : 0.5;
+  kf_planner_options o = flux(32);
+  o.speed = speed;
+  kf_planner *p = planner_of(&o);
+  const kf_plan *plan = plan_of(p, batch);
+  assert_true(plan->figures.step_s <= 1.13 * plan->figures.ideal_s);
+  kf_planner_free(p);
+  kf_batch_free(batch);
+}
+
 static void test_bad_batches(void **state) {
   (void)state;
   kf_planner_options o = flux(3);
@@ -473,7 +512,8 @@ int main(void) {
     cmocka_unit_test(test_extreme_costs),  cmocka_unit_test(test_reuse),
     cmocka_unit_test(test_borrowed),       cmocka_unit_test(test_create_memory),
     cmocka_unit_test(test_plan_memory),    cmocka_unit_test(test_check_memory),
-    cmocka_unit_test(test_larger_budgets),
+    cmocka_unit_test(test_larger_budgets), cmocka_unit_test(test_bad_bags),
+    cmocka_unit_test(test_slow_node),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
