@@ -511,7 +511,7 @@ double kfi_trial_end(kfi_state *st) {
     gain += st->bytes_delta / st->bytes_per_s * per_target * (1 << st->sharpness);
     st->bytes_delta = 0;
   }
-  st->moves += 1 + st->n_touched / 16; /* large sets take longer */
+  st->moves += 1 + (st->n_touched > 8 ? (st->n_touched - 8) / 4 : 0); /* large sets take longer */
   st->n_touched = 0;
   return fits ? gain : INFINITY;
 }
