@@ -110,16 +110,10 @@ static double bound_auto(const kfi_world *w, const kfi_item *item, int64_t n, do
 ** rank with the cheapest links at best. Shares by speed are not bounded: 0.
 */
 static double bag_exchange(const kfi_world *w, int32_t bag) {
-  int32_t first = w->bag_first[bag], end = w->bag_first[bag + 1], g = end - first;
-  double least = INFINITY;
+  int32_t g = w->bag_first[bag + 1] - w->bag_first[bag];
+  double least, most;
   if (g == 1 || !w->equal_speeds) return 0;
-  for (int32_t r = first; r < end;) {
-    int32_t node_end = (kfi_node(w, r) + 1) * w->ranks_per_node;
-    int32_t near = (node_end < end ? node_end : end) - r;
-    double s = (near - 1) * w->ulysses_intra_s + (g - near) * w->ulysses_inter_s;
-    if (s < least) least = s;
-    r += near;
-  }
+  kfi_bag_links(w, bag, &least, &most);
   return 2 * least * w->heads / g;
 }
 

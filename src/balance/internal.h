@@ -77,6 +77,10 @@ typedef struct kfi_world {
 /* Check the options and resolve them; the arrays go into `buffer`. */
 kf_status kfi_world_create(const kf_planner_options *options, kfi_world *world, kfi_buffer *buffer);
 
+/* Seconds of one (token, head) pair from a rank of the bag to each other of its ranks, summed:
+** for the rank with the cheapest links, and with the dearest. */
+void kfi_bag_links(const kfi_world *world, int32_t bag, double *least, double *most);
+
 static inline int32_t kfi_node(const kfi_world *w, int32_t rank) { return w->node_of[rank]; }
 
 /* Seconds that one routed token costs its home, and its holder. */

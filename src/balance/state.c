@@ -41,21 +41,14 @@ void kfi_state_layout(kfi_state *st, kfi_layout *lay, int64_t n_items, int32_t n
   st->set_cost = KFI_TAKE(lay, double, n_ranks);
 }
 
-/* Seconds that a token of a whole sequence costs each rank of a bag in Ulysses: the rank with
-** the fewest neighbours in its node counts. And what an empty bag costs. */
+/* What a token of a whole sequence costs each rank of a bag in Ulysses, the rank with the dearest
+** links counting, and what an empty bag costs. */
 static void price_bags(kfi_state *st) {
   const kfi_world *w = st->world;
   for (int32_t b = 0; b < w->n_bags; b++) {
-    int32_t first = w->bag_first[b], end = w->bag_first[b + 1], g = end - first;
-    double worst = 0;
-    for (int32_t r = first; g > 1 && r < end;) {
-      int32_t node_end = (kfi_node(w, r) + 1) * w->ranks_per_node;
-      int32_t near = (node_end < end ? node_end : end) - r;
-      double s = (near - 1) * w->ulysses_intra_s + (g - near) * w->ulysses_inter_s;
-      if (s > worst) worst = s;
-      r += near;
-    }
-    st->ulysses_s[b] = 2 * worst * w->heads / ((double)g * g);
+    double least, most = 0, g = w->bag_first[b + 1] - w->bag_first[b];
+    if (g > 1) kfi_bag_links(w, b, &least, &most);
+    st->ulysses_s[b] = 2 * most * w->heads / (g * g);
     st->load[b] = w->ulysses_latency_s * (g - 1); /* its peers, however many sequences it has */
   }
 }

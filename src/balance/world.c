@@ -119,6 +119,20 @@ static int32_t cut_pods(const kfi_world *w, int32_t *first, int32_t *pod_of) {
   return n;
 }
 
+void kfi_bag_links(const kfi_world *w, int32_t bag, double *least, double *most) {
+  int32_t first = w->bag_first[bag], end = w->bag_first[bag + 1];
+  *least = INFINITY;
+  *most = 0;
+  for (int32_t r = first; r < end;) { /* node by node: its ranks are alike */
+    int32_t node_end = (kfi_node(w, r) + 1) * w->ranks_per_node;
+    int32_t near = (node_end < end ? node_end : end) - r;
+    double s = (near - 1) * w->ulysses_intra_s + (end - first - near) * w->ulysses_inter_s;
+    if (s < *least) *least = s;
+    if (s > *most) *most = s;
+    r += near;
+  }
+}
+
 /* Sort a group's bags by falling size into classes: one counting pass per distinct size. */
 static void sort_classes(kfi_world *w, int32_t *size, int32_t *first, int32_t *bag,
                          int32_t *place) {
