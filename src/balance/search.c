@@ -226,6 +226,7 @@ static kf_status search_auto(run *u) {
     double reached = isinf(u->best_s) ? 0 : (u->best_s / u->bound_s - 1) / 2;
     double unit = reached > slack ? reached : slack;
     kf_status status = construct(u, u->bound_s * (1 + unit * target[i]));
+    if (status == KF_EINFEASIBLE) break; /* no target will help, equal shares or home may */
     if (status) return status;
     keep(u);
     level(u, st->target_s * PODS_FROM, SHARPNESS);
@@ -234,7 +235,7 @@ static kf_status search_auto(run *u) {
   }
   if (u->even && u->best_s > TIGHT * u->bound_s) search_even(u);
   if (u->best_s > NEAR_HOME * before_s) search_home(u);
-  return KF_OK;
+  return isinf(u->best_s) ? KF_EINFEASIBLE : KF_OK;
 }
 
 /*
@@ -258,6 +259,7 @@ static kf_status search_free(run *u) {
   st->bytes_per_s = FREE_PRICE * w->ulysses_bytes / (w->linear_s > 0 ? w->linear_s : 1);
   for (int i = 0; i < n_targets && start(u); i++) {
     kf_status status = construct(u, u->bound_s * free_target[i]);
+    if (status == KF_EINFEASIBLE) break;
     if (status) return status;
     st->target_s = u->bound_s * FREE_WALL;
     level(u, 0, FREE_SHARPNESS);
@@ -271,8 +273,9 @@ static kf_status search_free(run *u) {
     }
   }
   st->bytes_per_s = 0;
+  if (u->even && isinf(u->best_s)) search_even(u);
   if (u->best_s > limit && u->best_s > NEAR_HOME * before_s) search_home(u);
-  return KF_OK;
+  return isinf(u->best_s) ? KF_EINFEASIBLE : KF_OK;
 }
 
 /* --------------------------------------------------------------- fixed bags */
@@ -285,6 +288,7 @@ static kf_status search_fixed(run *u) {
   int64_t budget = st->budget;
   for (kfi_rule rule = KFI_RULE_HOME; rule <= KFI_RULE_PUBLISHED; rule++) {
     kf_status status = kfi_construct_fixed(st, &u->builder, rule, u->bound_s * FIXED_TARGET);
+    if (status == KF_EINFEASIBLE) continue; /* another rule may leave room where this did not */
     if (status) return status;
     keep(u);
     st->budget = budget * (rule + 1) / 3;                    /* a third for each start */
@@ -299,6 +303,7 @@ static kf_status search_fixed(run *u) {
       keep(u);
     }
   }
+  if (isinf(u->best_s)) return KF_EINFEASIBLE;
   if (kfi_exact(st, &u->builder, &u->best_s)) kfi_state_copy(&u->best, st);
   return KF_OK;
 }

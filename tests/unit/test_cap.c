@@ -180,6 +180,15 @@ static void test_mixes(void **state) {
         }
 }
 
+/* One greedy rule may leave no room where another does: only if all fail is it infeasible. */
+static void test_another_rule(void **state) {
+  (void)state;
+  static const int64_t cap[2] = {1693, 1449};
+  problem p = solve("\n681 1125 1063\n", "[1,1]", cap, 0);
+  assert_non_null(p.plan);
+  dispose(&p);
+}
+
 /* A binding max_chunk_size costs no more on many ranks than on few: nothing piles up. */
 static void test_many_ranks(void **state) {
   (void)state;
@@ -206,6 +215,7 @@ int main(void) {
     cmocka_unit_test(test_caps),           cmocka_unit_test(test_infeasible),
     cmocka_unit_test(test_max_chunk_auto), cmocka_unit_test(test_adjacent_bags),
     cmocka_unit_test(test_mixes),          cmocka_unit_test(test_many_ranks),
+    cmocka_unit_test(test_another_rule),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
