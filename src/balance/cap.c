@@ -7,13 +7,15 @@
 ** whole, a cut over k ranks may need up to k*l/H of room that it does not use.
 */
 #include <math.h>
+#include <string.h>
 
 #include "knapsack.h"
 
+/* What rank r may still load; never more than a sequence can need, so that sums stay small. */
 static int64_t room_of(const kfi_state *st, int32_t r) {
   if (!st->world->cap) return KF_MAX_LEN;
   int64_t room = st->world->cap[r] - st->mem[r];
-  return room > 0 ? room : 0;
+  return room <= 0 ? 0 : room < KF_MAX_LEN ? room : KF_MAX_LEN;
 }
 
 bool kfi_set_fits(const kfi_state *st, int64_t j, const kfi_share *set, int32_t n) {
@@ -39,15 +41,17 @@ static kf_status fits_nowhere(const kfi_state *st, int64_t j) {
                     (long long)w->max_chunk * w->n_ranks, w->n_ranks);
   }
   int64_t room = 0, batch = 0, cap = 0;
-  for (int32_t r = 0; r < w->n_ranks; r++) room += room_of(st, r), cap += w->cap[r];
+  for (int32_t r = 0; r < w->n_ranks; r++) {
+    room += room_of(st, r);
+    cap += w->cap[r] < KF_MAX_LEN ? w->cap[r] : KF_MAX_LEN;
+  }
   for (int64_t k = 0; k < st->n_items; k++) batch += st->item[k].len;
-  return kfi_fail(
-    KF_EINFEASIBLE,
-    "sequence %d of %lld tokens fits nowhere: caps of up to %lld tokens a rank allow "
-    "%lld in all, the batch has %lld, and %lld are left for it, in pieces too small for "
-    "its heads",
-    it->seq, (long long)it->len, (long long)w->max_cap, (long long)cap, (long long)batch,
-    (long long)room);
+  return kfi_fail(KF_EINFEASIBLE,
+                  "sequence %d of %lld tokens fits nowhere: caps of up to %lld tokens a rank allow "
+                  "%lld in all, the batch has %lld, and %lld are left for it%s",
+                  it->seq, (long long)it->len, (long long)w->max_cap, (long long)cap,
+                  (long long)batch, (long long)room,
+                  room < it->len ? "" : ", in pieces too small for its heads");
 }
 
 /* The least loaded rank that has room for all of item j; -1: none. */
@@ -132,13 +136,12 @@ kf_status kfi_place_by_memory(kfi_state *st, int64_t j) {
     all += room < w->max_chunk ? room : w->max_chunk;
     st->set[n++] = (kfi_share){r, 0, 0};
     if (all < len || !deal_by_room(st, j, n, all)) continue;
-    int32_t kept = kfi_drop_empty(st->set, n);
-    kfi_sort_set(st->set, kept);
-    if (kfi_set_fits(st, j, st->set, kept)) {
-      if (kfi_put_set(st, j, st->set, kept)) return KF_OK;
-      return kfi_fail_memory(sizeof(kfi_slot), "a set");
-    }
-    return fits_nowhere(st, j);
+    memcpy(st->set_b, st->set, (size_t)n * sizeof *st->set);
+    int32_t kept = kfi_drop_empty(st->set_b, n);
+    kfi_sort_set(st->set_b, kept);
+    if (!kfi_set_fits(st, j, st->set_b, kept)) continue; /* by a token that rounding moved */
+    if (kfi_put_set(st, j, st->set_b, kept)) return KF_OK;
+    return kfi_fail_memory(sizeof(kfi_slot), "a set");
   }
   return fits_nowhere(st, j);
 }
