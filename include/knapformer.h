@@ -6,6 +6,7 @@
 ** of the data:
 **
 **     lengths --cost--> work --planner--> plan --check, hash, draw-->
+**     tokens --route--> tokens' --(a layer: ulysses out, attention, ulysses back)--> reverse --> tokens
 **
 **   1. status    what went wrong, in one sentence
 **   2. batch     whose sequences, how long (from a mix, from text, or your own arrays)
@@ -14,6 +15,11 @@
 **   5. planner   one global knapsack a step
 **   6. plan      who sends what to whom, who computes which heads, and the figures
 **   7. picture   a plan as SVG
+**   8. comm      ranks that talk: threads of one process, or MPI
+**   9. step      ranks gather lengths, plan, and agree on the plan
+**  10. route     tokens to where they are computed, results home
+**  11. ulysses   q, k, v of split sequences to the owners of their heads, outputs back
+**  12. attention packed, variable length, on the CPU
 **
 ** The shortest program that plans a step (every call returns a kf_status, and what is created is
 ** freed by kf_planner_free and kf_batch_free):
@@ -29,7 +35,8 @@
 **   - A kf_status of 0 is success. Outputs come last and are written only on success.
 **   - Inputs are borrowed for the call, never kept.
 **   - An option that is all zero bits means its default.
-**   - Nothing prints, exits, reads the clock or the environment.
+**   - Nothing prints, exits or reads the environment. The clock is read only while waiting for
+**     other ranks (section 8), never to decide a plan.
 **   - Objects are not locked: use one from one thread at a time. Different
 **     objects may be used from different threads.
 */
@@ -63,7 +70,11 @@ typedef enum kf_status {
   KF_EINVAL = 1,      /* an argument or a text is wrong; kf_last_error() names it */
   KF_ENOMEM = 2,      /* memory ran out; the object stays usable, but its last plan is gone */
   KF_EINFEASIBLE = 3, /* no plan fits the memory caps, the chunk limit or the bags */
-  KF_EPLAN = 4        /* kf_plan_check found a plan that is not one */
+  KF_EPLAN = 4,       /* kf_plan_check found a plan that is not one */
+  KF_ENOTBUILT = 5,   /* the library was built without this part (MPI) */
+  KF_ETIMEOUT = 6,    /* a rank was silent for longer than the comm's timeout */
+  KF_ECOMM = 7,       /* another rank, or what connects the ranks, failed */
+  KF_EMISMATCH = 8 /* ranks differ in what must be the same: version, configuration, plan, call */
 } kf_status;
 
 /* A few words for a status: "invalid argument". Never NULL. */
@@ -247,6 +258,9 @@ struct kf_plan;
 KF_API kf_status kf_planner_plan(kf_planner *planner, const kf_batch *batch,
                                  const struct kf_plan **out);
 
+/* A hash of all options that decide a plan: ranks with the same one plan alike. */
+KF_API uint64_t kf_planner_hash(const kf_planner *planner);
+
 /* The budget that stands for about `us` microseconds of search: a fixed constant times us, at
 ** least 1 where us is above 0, and 0, which means the default, where it is not. */
 KF_API int64_t kf_planner_budget(double us);
@@ -351,6 +365,205 @@ KF_API kf_status kf_plan_check(const kf_plan *plan, const kf_batch *batch);
 ** free() it. `title` is escaped; NULL: none.
 */
 KF_API kf_status kf_svg_plan(const kf_plan *plan, const char *title, char **out);
+
+/* -------------------------------------------------------------------- 8. comm */
+
+/*
+** One rank's end of a group of ranks. Every function of sections 8 to 11 that takes a comm is
+** collective: all ranks call the same functions in the same order, each from one thread at a
+** time, also those with nothing to send.
+**
+** Collectives agree: no rank returns an error alone. A rank that fails, or is handed wrong
+** arguments, tells the others, and every rank returns an error that names it and its reason. A
+** rank that nobody hears from within the timeout gives KF_ETIMEOUT, naming it, on every other
+** rank. After such an error the comm is broken: every later call returns the same sentence, and
+** all that is left is to free it and to end the job (which is the program's business: print
+** kf_last_error() and exit with a code that is not 0; mpirun and srun then end the others).
+** KF_EINVAL, KF_EINFEASIBLE and KF_EMISMATCH of section 9 leave the comm in order.
+*/
+typedef struct kf_comm kf_comm;
+
+/*
+** `n_ranks` ranks in one process, a thread each: for tests and laptops. out[r] is rank r's end;
+** each is freed by itself. Data is copied once, from the sender's memory to the receiver's.
+*/
+KF_API kf_status kf_comm_local_create(int32_t n_ranks, kf_comm **out);
+
+/*
+** The ranks of an MPI communicator. `mpi_comm` is the address of an MPI_Comm, which is
+** duplicated, or NULL for MPI_COMM_WORLD. Initialises MPI where the program has not, and then
+** finalises it when the comm is freed. Collective. KF_ENOTBUILT in a library without MPI.
+** After KF_ETIMEOUT or KF_ECOMM, MPI may write into the buffers of the failed call until the
+** process ends: leave them be.
+*/
+KF_API kf_status kf_comm_mpi_create(const void *mpi_comm, kf_comm **out);
+
+KF_API void kf_comm_free(kf_comm *comm);
+
+KF_API int32_t kf_comm_rank(const kf_comm *comm);
+KF_API int32_t kf_comm_size(const kf_comm *comm);
+
+#define KF_DEFAULT_TIMEOUT_S 60
+
+/* How long to wait without any progress, from 0.01 to 1e6 seconds. Not collective, but give all
+** ranks the same. */
+KF_API kf_status kf_comm_set_timeout(kf_comm *comm, double seconds);
+
+/* Give up, for a reason of the caller's own: every other rank's present or next call on this comm
+** returns KF_ECOMM with "rank R failed: reason". Not collective. Returns KF_ECOMM. */
+KF_API kf_status kf_comm_fail(kf_comm *comm, const char *reason);
+
+KF_API kf_status kf_comm_barrier(kf_comm *comm);
+
+/* Every rank's record of `n_bytes` (the same on all), in the order of ranks: all (n_ranks, n_bytes).
+** For small records: it takes latency, not bandwidth. */
+KF_API kf_status kf_comm_gather(kf_comm *comm, const void *record, int64_t n_bytes, void *all);
+
+/* All-to-all of bytes: send_bytes[q] of them go to rank q, and lie one rank after the other in
+** `send`; so for `recv`. Both arrays (n_ranks); send_bytes[q] here is recv_bytes[here] on q. */
+KF_API kf_status kf_comm_alltoallv(kf_comm *comm, const void *send, const int64_t *send_bytes,
+                                   void *recv, const int64_t *recv_bytes);
+
+typedef enum kf_type { KF_F32 = 0, KF_F64 = 1, KF_I64 = 2 } kf_type;
+typedef enum kf_reduction { KF_SUM = 0, KF_MAX = 1, KF_MIN = 2 } kf_reduction;
+
+/* data (n) of every rank becomes the sum, maximum or minimum over all ranks, the same bits on all. */
+KF_API kf_status kf_comm_reduce(kf_comm *comm, kf_reduction reduction, kf_type type, int64_t n,
+                                void *data);
+
+/* -------------------------------------------------------------------- 9. step */
+
+/*
+** The online step: each rank says what it has, all plan, all compare. Two small gathers. The
+** object keeps the memory from step to step.
+**
+**     kf_step_create(comm, 0, &step);
+**     each step:  kf_step_gather(step, &mine, &batch, NULL);
+**                 kf_step_plan(step, planner, &plan);
+*/
+typedef struct kf_step kf_step;
+
+/* What one rank brings to a step. */
+typedef struct kf_rank_batch {
+  int64_t n_seqs;       /* may be 0, and differ from rank to rank */
+  const int64_t *len;   /* (n_seqs) tokens */
+  const double *factor; /* (n_seqs) as in kf_batch; NULL: all 1 */
+  const void *record;   /* (record_bytes) travels beside the lengths, unread; NULL: zeros */
+} kf_rank_batch;
+
+/* `record_bytes`: the size of each rank's record, the same on all ranks; 0: none. Collective: ranks
+** compare their library's version and record size, and a difference is KF_EMISMATCH on all. */
+KF_API kf_status kf_step_create(kf_comm *comm, int64_t record_bytes, kf_step **out);
+KF_API void kf_step_free(kf_step *step);
+
+/* Gather all ranks' lengths into a batch, and their records: *records (n_ranks, record_bytes), or
+** NULL if not wanted. Both belong to the step and live until its next gather. One rank's wrong
+** length is every rank's KF_EINVAL. */
+KF_API kf_status kf_step_gather(kf_step *step, const kf_rank_batch *mine, const kf_batch **batch,
+                                const void **records);
+
+/* Plan the gathered batch on every rank, prove the plan, and compare its hash and the planner's
+** configuration across ranks. Any difference is KF_EMISMATCH on every rank and says which rank
+** differs and in what; a rank that cannot plan is every rank's error. The plan belongs to the
+** planner. */
+KF_API kf_status kf_step_plan(kf_step *step, kf_planner *planner, const kf_plan **plan);
+
+/* ------------------------------------------------------------------- 10. route */
+
+/*
+** Rows in the caller's memory. Bytes are moved and nothing is converted, so that a row of d
+** elements of s bytes is a row of d*s bytes, whatever the elements are.
+*/
+typedef struct kf_tensor {
+  void *data;
+  int64_t n_rows;
+  int64_t row_bytes;
+  int64_t stride_bytes; /* from one row to the next; 0: row_bytes, contiguous */
+} kf_tensor;
+
+/*
+** Move the rows of `n_tensors` tensors to where the plan has them computed, all in one exchange.
+** home[i] has plan->home_rows[rank] rows, one sequence after the other; held[i] gets
+** plan->hold_rows[rank] rows, in the order of plan->hold: chunk c's begin at plan->hold_row[c].
+** home[i] and held[i] have the same row_bytes, as on all ranks; their strides are their own, and
+** they do not overlap. Rows that stay at home are copied once. Other sizes are refused before
+** anything moves. Nothing is allocated once a step of this size has been routed.
+*/
+KF_API kf_status kf_route_forward(kf_comm *comm, const kf_plan *plan, int32_t n_tensors,
+                                  const kf_tensor *home, const kf_tensor *held);
+
+/* The way back: held rows return to where they came from. Also the backward of forward. */
+KF_API kf_status kf_route_reverse(kf_comm *comm, const kf_plan *plan, int32_t n_tensors,
+                                  const kf_tensor *held, const kf_tensor *home);
+
+/* ----------------------------------------------------------------- 11. ulysses */
+
+/* How many (row, head) pairs a rank's attention computes: sum over its segments of rows * heads. */
+KF_API int64_t kf_ulysses_pairs(const kf_plan *plan, int32_t rank);
+
+/*
+** Before attention: rows as they are held, all heads of each (rows[i]: plan->hold_rows[rank] rows
+** of plan->heads * head bytes), become whole sequences of the rank's own heads (pairs[i]:
+** kf_ulysses_pairs() rows of head bytes, as kf_segment lays them out). `n_tensors` is 3 for q, k
+** and v; the three may lie in one buffer, by their strides. One exchange for all.
+*/
+KF_API kf_status kf_ulysses_out(kf_comm *comm, const kf_plan *plan, int32_t n_tensors,
+                                const kf_tensor *rows, const kf_tensor *pairs);
+
+/* After attention: the other way. Each is also the backward of the other. */
+KF_API kf_status kf_ulysses_back(kf_comm *comm, const kf_plan *plan, int32_t n_tensors,
+                                 const kf_tensor *pairs, const kf_tensor *rows);
+
+/* --------------------------------------------------------------- 12. attention */
+
+/* Which instructions a kernel uses. */
+typedef enum kf_isa {
+  KF_ISA_BEST = 0,     /* what this machine can do */
+  KF_ISA_PORTABLE = 1, /* plain C: slow and obvious, the specification of the others */
+  KF_ISA_AVX2 = 2,
+  KF_ISA_AVX512 = 3
+} kf_isa;
+
+#define KF_MAX_HEAD_DIM 256
+
+/*
+** Packed multi-head attention, o = softmax(scale * q k^T) v, each head of each segment by itself,
+** no mask, fp32. q, k, v and o lie as kf_segment says: segment after segment, each (rows, heads,
+** head_dim). With kf_plan: segment = plan->segment + plan->segment_off[rank].
+**
+** Memory is linear in rows: scores are made block by block. The result of a head depends on its
+** rows alone, not on its neighbours, on the number of threads or on how the sequence is split, bit
+** for bit. Tensors do not overlap.
+*/
+typedef struct kf_attention {
+  int64_t n_segments;
+  const kf_segment *segment; /* (n_segments) seq and first_head are not read */
+  int32_t head_dim;          /* 1 to KF_MAX_HEAD_DIM */
+  int32_t n_threads;         /* threads to use, the caller's among them; 0: 1 */
+  float scale;               /* 0: 1/sqrt(head_dim) */
+  kf_isa isa;
+  int64_t
+    qkv_stride; /* floats from one row of q, k, v, dq, dk, dv to the next, so that they may lie
+                         in one buffer; 0: heads * head_dim. Then row r of a segment begins at row
+                         offset/heads + r. */
+
+  const float *q, *k, *v;
+  float *o;   /* written by forward, read by backward */
+  float *lse; /* (pairs) log of the sum of exp of each row's scores; written by forward, read by
+                 backward; NULL in forward: not wanted */
+  const float *d_o;    /* backward only: gradients in the layout of o, q, k, v */
+  float *dq, *dk, *dv; /* written, not added to */
+
+  void *workspace; /* of kf_attention_workspace() bytes, aligned to 64 */
+  int64_t workspace_bytes;
+} kf_attention;
+
+/* Bytes of workspace that both calls need for these segments, head_dim and n_threads; at least 64.
+** It does not depend on the lengths' squares: linear in the longest segment. */
+KF_API int64_t kf_attention_workspace(const kf_attention *attention);
+
+KF_API kf_status kf_attention_forward(const kf_attention *attention);
+KF_API kf_status kf_attention_backward(const kf_attention *attention);
 
 #ifdef __cplusplus
 }

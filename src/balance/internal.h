@@ -12,31 +12,8 @@
 
 #include <stdbool.h>
 
+#include "memory.h"
 #include "status.h"
-
-/* ----------------------------------------------------------- memory.c: buffers */
-
-/* A block that only grows; its content does not survive growing. */
-typedef struct kfi_buffer {
-  void *data;
-  size_t n_bytes;
-} kfi_buffer;
-
-/* At least n_bytes, 64-byte aligned; NULL when memory ran out (the old block stays). */
-void *kfi_buffer_reserve(kfi_buffer *buffer, size_t n_bytes);
-void kfi_buffer_free(kfi_buffer *buffer);
-
-/*
-** Lay several arrays into one buffer: first pass with base NULL adds up the size, second
-** pass hands out pointers. `KFI_TAKE(&lay, double, n)`.
-*/
-typedef struct kfi_layout {
-  char *base;
-  size_t n_bytes;
-} kfi_layout;
-
-void *kfi_layout_take(kfi_layout *layout, size_t n, size_t elem_bytes);
-#define KFI_TAKE(layout, type, n) ((type *)kfi_layout_take((layout), (size_t)(n), sizeof(type)))
 
 /* -------------------------------------------------------- world.c: what is fixed */
 
@@ -76,6 +53,9 @@ typedef struct kfi_world {
 
 /* Check the options and resolve them; the arrays go into `buffer`. */
 kf_status kfi_world_create(const kf_planner_options *options, kfi_world *world, kfi_buffer *buffer);
+
+/* A hash of all that decides plans. */
+uint64_t kfi_world_hash(const kfi_world *world);
 
 /* Seconds of one (token, head) pair from a rank of the bag to each other of its ranks, summed:
 ** for the rank with the cheapest links, and with the dearest. */
@@ -146,6 +126,10 @@ kf_status kfi_plan_build(kfi_plan_store *store, const kfi_world *world, const kf
                          const kfi_solution *solution);
 void kfi_plan_free(kfi_plan_store *store);
 uint64_t kfi_plan_hash(const kf_chunk *chunk, int64_t n_chunks);
+
+/* Go on with an FNV-1a 64 over the values as little-endian 64-bit integers. */
+#define KFI_HASH_START 0xcbf29ce484222325ull
+uint64_t kfi_hash(uint64_t hash, const int64_t *value, int64_t n);
 
 /* ------------------------------------------------------- search.c: the outline */
 

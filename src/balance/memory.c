@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Growing buffers: the planner allocates in its first steps and never again. */
+/* Growing buffers: planner and comm allocate in their first steps and never again. */
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "internal.h"
+#include "memory.h"
+#include "status.h"
 
 #define ALIGN 64
 
@@ -14,7 +15,7 @@ void *kfi_buffer_reserve(kfi_buffer *buffer, size_t n_bytes) {
   n = (n + ALIGN - 1) / ALIGN * ALIGN;
   void *data = aligned_alloc(ALIGN, n);
   if (!data) {
-    kfi_fail_memory(n, "the planner");
+    kfi_fail_memory(n, "working memory");
     return NULL;
   }
   free(buffer->data);

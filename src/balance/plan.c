@@ -13,21 +13,22 @@
 
 /* -------------------------------------------------------------------- chunks */
 
-/* FNV-1a over 64-bit integers. A run of z zero bytes only multiplies by prime^z, and most
-** values are small, so three or four multiplications do the work of eight. */
-uint64_t kfi_plan_hash(const kf_chunk *chunk, int64_t n) {
+/* A run of z zero bytes only multiplies by prime^z, and most bytes are zero. */
+uint64_t kfi_hash(uint64_t h, const int64_t *value, int64_t n) {
   const uint64_t prime = 0x100000001b3ull;
   uint64_t power[9] = {1};
   for (int i = 1; i <= 8; i++) power[i] = power[i - 1] * prime;
-  uint64_t h = 0xcbf29ce484222325ull;
-  const int64_t *value = (const int64_t *)chunk;
-  for (int64_t i = 0; i < 7 * n; i++) {
+  for (int64_t i = 0; i < n; i++) {
     uint64_t v = (uint64_t)value[i];
     int left = 8;
     for (; v; v >>= 8, left--) h = (h ^ (v & 0xff)) * prime;
     h *= power[left];
   }
   return h;
+}
+
+uint64_t kfi_plan_hash(const kf_chunk *chunk, int64_t n) {
+  return kfi_hash(KFI_HASH_START, (const int64_t *)chunk, 7 * n);
 }
 
 /* Write the chunks of every sequence, in order, and where their rows stand at home. */

@@ -39,6 +39,8 @@ void kf_planner_free(kf_planner *p) {
   free(p);
 }
 
+uint64_t kf_planner_hash(const kf_planner *p) { return p ? kfi_world_hash(&p->world) : 0; }
+
 int64_t kf_planner_budget(double us) {
   if (!(us > 0)) return 0;
   if (us > 1e12) us = 1e12;

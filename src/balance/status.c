@@ -24,6 +24,10 @@ const char *kf_status_string(kf_status status) {
   case KF_ENOMEM: return "out of memory";
   case KF_EINFEASIBLE: return "no feasible plan";
   case KF_EPLAN: return "not a valid plan";
+  case KF_ENOTBUILT: return "not built in";
+  case KF_ETIMEOUT: return "timed out";
+  case KF_ECOMM: return "communication failed";
+  case KF_EMISMATCH: return "ranks differ";
   }
   return "unknown status";
 }

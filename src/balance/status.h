@@ -6,13 +6,13 @@
 #include "knapformer.h"
 
 #if defined(__GNUC__)
-#define KFI_PRINTF __attribute__((format(printf, 2, 3)))
+#define KFI_PRINTF(format_at, args_at) __attribute__((format(printf, format_at, args_at)))
 #else
-#define KFI_PRINTF
+#define KFI_PRINTF(format_at, args_at)
 #endif
 
 /* Record one sentence for kf_last_error() and return `status`: return kfi_fail(KF_EINVAL, ...); */
-KFI_PRINTF kf_status kfi_fail(kf_status status, const char *format, ...);
+KFI_PRINTF(2, 3) kf_status kfi_fail(kf_status status, const char *format, ...);
 
 /* kfi_fail for an allocation: "out of memory: N bytes for WHAT". */
 kf_status kfi_fail_memory(size_t n_bytes, const char *what);
