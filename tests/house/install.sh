@@ -21,7 +21,8 @@ export PKG_CONFIG_PATH=$root/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$work/root LD_
 gcc -std=c11 outsider.c $(pkg-config --cflags --libs knapformer) -o shared
 readelf -d shared | grep -q 'NEEDED.*libknapformer\.so\.'
 ./shared
-gcc -std=c11 outsider.c $(pkg-config --cflags knapformer) "$root/lib/libknapformer.a" -lm -o static
+gcc -std=c11 outsider.c $(pkg-config --cflags knapformer) "$root/lib/libknapformer.a" \
+  $(PKG_CONFIG_SYSROOT_DIR= pkg-config --static --libs-only-l --libs-only-other knapformer | sed 's/-lknapformer//') -o static
 LD_LIBRARY_PATH= ./static
 
 cat >CMakeLists.txt <<'EOF'

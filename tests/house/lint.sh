@@ -19,7 +19,11 @@ libc='<(assert|ctype|errno|float|inttypes|limits|math|std[a-z]*|string|threads)\
 api='["<]knapformer\.h[">]'
 rule "src/balance knows its own headers and libc only" \
   "$(stray_includes src/balance "$(own src/balance)$api|$libc")"
-for folder in src/comm train cli; do
+for folder in src/comm src/kernel; do
+  rule "$folder knows the public header, and how to fail and to reserve memory" \
+    "$(stray_includes $folder "$(own $folder)$api|\"(\.\./)?balance/(status|memory)\.h\"|<.*>")"
+done
+for folder in examples train cli; do
   rule "$folder knows the public header, not the inside of other folders" \
     "$(stray_includes $folder "$(own $folder)$api|<.*>")"
 done
@@ -39,7 +43,7 @@ idle_tests() {
   find tests -type f | while read -r file; do
     case "${file#tests/}" in
     CMakeLists.txt | unit/test_*.c | property/*.c | fuzz/fuzz_*.c | fuzz/corpus/* | \
-      golden/*.txt | house/*.sh) ;;
+      golden/*.txt | house/*.sh | mpi/*.c | mpi/*.sh) ;;
     *)
       grep -rqF --exclude="${file##*/}" "${file#tests/*/}" tests || echo "$file"
       ;;

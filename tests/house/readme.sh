@@ -19,5 +19,5 @@ else
 fi
 cat "$work/example.c"
 gcc -std=c11 -Wall -Wextra -Werror -I "$KF_SOURCE/include" "$work/example.c" \
-  "$KF_BUILD/libknapformer.a" -lm -o "$work/example"
+  -L "$KF_BUILD" -lknapformer -Wl,-rpath,"$KF_BUILD" -o "$work/example"
 "$work/example"

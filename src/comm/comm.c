@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+** The comm: checks arguments, calls the backend, and keeps the rule that no rank fails alone. A
+** failure breaks the comm for good: ranks that have lost step with each other cannot be brought
+** back into step, and the second error of a broken run would hide the first.
+*/
+#include "comm.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+double kfi_now_s(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ------------------------------------------------------------------ agreement */
+
+kf_status kfi_comm_break(kf_comm *comm, kf_status status, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  vsnprintf(comm->reason, sizeof comm->reason, format, args);
+  va_end(args);
+  comm->broken = status;
+  return kfi_fail(status, "%s", comm->reason);
+}
+
+kf_status kfi_comm_fail(kf_comm *comm, kf_status status) {
+  if (comm->broken) return status; /* the backend has heard of it from another rank */
+  comm->broken = status;
+  snprintf(comm->reason, sizeof comm->reason, "%s", kf_last_error());
+  comm->ops->alarm(comm, comm->reason);
+  return kfi_fail(status, "%s", comm->reason); /* the alarm may have failed too */
+}
+
+kf_status kfi_comm_enter(kf_comm *comm, const char *call) {
+  if (!comm) return kfi_fail(KF_EINVAL, "%s: comm is NULL", call);
+  comm->call = call;
+  if (comm->broken) return kfi_fail(comm->broken, "%s", comm->reason);
+  return KF_OK;
+}
+
+kf_status kfi_comm_exchange(kf_comm *comm, const kfi_exchange *exchange) {
+  kf_status status = comm->ops->exchange(comm, exchange);
+  return status ? kfi_comm_fail(comm, status) : KF_OK;
+}
+
+kf_status kf_comm_fail(kf_comm *comm, const char *reason) {
+  kf_status status;
+  if ((status = kfi_comm_enter(comm, "fail"))) return status;
+  return kfi_comm_fail(comm, kfi_fail(KF_ECOMM, "%s", reason ? reason : "no reason given"));
+}
+
+void kfi_name_ranks(const bool *marked, int32_t n_ranks, char names[KFI_NAMES]) {
+  enum { MOST = 4 };
+  int32_t n = 0, shown = 0;
+  for (int32_t r = 0; r < n_ranks; r++) n += marked[r];
+  int at = snprintf(names, KFI_NAMES, n == 1 ? "rank" : "ranks");
+  for (int32_t r = 0; r < n_ranks && shown < MOST; r++) {
+    if (!marked[r]) continue;
+    const char *before = shown == 0 ? " " : shown == n - 1 ? " and " : ", ";
+    at += snprintf(names + at, (size_t)(KFI_NAMES - at), "%s%d", before, r);
+    shown++;
+  }
+  if (n > shown)
+    at += snprintf(names + at, (size_t)(KFI_NAMES - at), " and %d other%s", n - shown,
+                   n - shown == 1 ? "" : "s");
+  snprintf(names + at, (size_t)(KFI_NAMES - at), n == 1 ? " was" : " were");
+}
+
+/* ---------------------------------------------------------------- the object */
+
+void kf_comm_free(kf_comm *comm) {
+  if (!comm) return;
+  kfi_buffer_free(&comm->runs);
+  kfi_buffer_free(&comm->peers);
+  comm->ops->free(comm);
+}
+
+int32_t kf_comm_rank(const kf_comm *comm) { return comm ? comm->rank : 0; }
+int32_t kf_comm_size(const kf_comm *comm) { return comm ? comm->size : 0; }
+
+kf_status kf_comm_set_timeout(kf_comm *comm, double seconds) {
+  if (!comm) return kfi_fail(KF_EINVAL, "kf_comm_set_timeout: comm is NULL");
+  if (!(seconds >= 0.01 && seconds <= 1e6))
+    return kfi_fail(KF_EINVAL, "timeout of %g s, expected 0.01 to 1e6", seconds);
+  comm->timeout_s = seconds;
+  return KF_OK;
+}
+
+/* --------------------------------------------------------------- collectives */
+
+kf_status kf_comm_barrier(kf_comm *comm) {
+  kf_status status;
+  if ((status = kfi_comm_enter(comm, "barrier"))) return status;
+  status = comm->ops->gather(comm, NULL, 0, NULL);
+  return status ? kfi_comm_fail(comm, status) : KF_OK;
+}
+
+kf_status kf_comm_gather(kf_comm *comm, const void *record, int64_t n_bytes, void *all) {
+  kf_status status;
+  if ((status = kfi_comm_enter(comm, "gather"))) return status;
+  if (n_bytes < 0 || n_bytes > INT32_MAX)
+    status = kfi_fail(KF_EINVAL, "gather: a record of %lld bytes, expected 0 to %d",
+                      (long long)n_bytes, INT32_MAX);
+  else if (n_bytes > 0 && (!record || !all))
+    status = kfi_fail(KF_EINVAL, "gather: %s is NULL", record ? "all" : "record");
+  else
+    status = comm->ops->gather(comm, record, n_bytes, all);
+  return status ? kfi_comm_fail(comm, status) : KF_OK;
+}
+
+/* One run for each rank that gets or sends anything. */
+static kf_status flat_side(kf_comm *comm, const char *name, char *data, const int64_t *n_bytes,
+                           kfi_side *side) {
+  int64_t n = 0;
+  for (int32_t q = 0; q < comm->size; q++) {
+    side->run_off[q] = n;
+    if (n_bytes[q] < 0)
+      return kfi_fail(KF_EINVAL, "alltoallv: %s_bytes[%d] is %lld, expected 0 or more", name, q,
+                      (long long)n_bytes[q]);
+    if (n_bytes[q] == 0) continue;
+    if (!data) return kfi_fail(KF_EINVAL, "alltoallv: %s is NULL", name);
+    side->run[n++] = (kfi_run){data, 1, n_bytes[q], n_bytes[q]};
+    data += n_bytes[q];
+  }
+  side->run_off[comm->size] = n;
+  return KF_OK;
+}
+
+static kf_status flat_exchange(kf_comm *comm, const void *send, const int64_t *send_bytes,
+                               void *recv, const int64_t *recv_bytes, kfi_exchange *x) {
+  kf_status status;
+  size_t n = (size_t)comm->size + 1;
+  if (!send_bytes || !recv_bytes)
+    return kfi_fail(KF_EINVAL, "alltoallv: %s is NULL", send_bytes ? "recv_bytes" : "send_bytes");
+  int64_t *off = kfi_buffer_reserve(&comm->peers, 2 * n * sizeof *off);
+  if (!off) return KF_ENOMEM;
+  kfi_run *run = kfi_buffer_reserve(&comm->runs, 2 * n * sizeof *run);
+  if (!run) return KF_ENOMEM;
+  *x = (kfi_exchange){{off, run}, {off + n, run + n}};
+  /* runs are read only where they are sent from; the type cannot say so */
+  if ((status = flat_side(comm, "send", (char *)(uintptr_t)send, send_bytes, &x->send)))
+    return status;
+  if ((status = flat_side(comm, "recv", recv, recv_bytes, &x->recv))) return status;
+  if (send_bytes[comm->rank] != recv_bytes[comm->rank])
+    return kfi_fail(KF_EINVAL, "alltoallv: rank %d sends itself %lld bytes and receives %lld",
+                    comm->rank, (long long)send_bytes[comm->rank],
+                    (long long)recv_bytes[comm->rank]);
+  return KF_OK;
+}
+
+kf_status kf_comm_alltoallv(kf_comm *comm, const void *send, const int64_t *send_bytes, void *recv,
+                            const int64_t *recv_bytes) {
+  kfi_exchange x;
+  kf_status status;
+  if ((status = kfi_comm_enter(comm, "alltoallv"))) return status;
+  if ((status = flat_exchange(comm, send, send_bytes, recv, recv_bytes, &x)))
+    return kfi_comm_fail(comm, status);
+  return kfi_comm_exchange(comm, &x);
+}
+
+int64_t kfi_type_bytes(kf_type type) { return type == KF_F32 ? 4 : 8; }
+
+#define REDUCE(type)                                                                               \
+  do {                                                                                             \
+    type *a = acc;                                                                                 \
+    const type *v = value;                                                                         \
+    if (reduction == KF_SUM)                                                                       \
+      for (int64_t i = 0; i < n; i++) a[i] += v[i];                                                \
+    else if (reduction == KF_MAX)                                                                  \
+      for (int64_t i = 0; i < n; i++) a[i] = v[i] > a[i] ? v[i] : a[i];                            \
+    else                                                                                           \
+      for (int64_t i = 0; i < n; i++) a[i] = v[i] < a[i] ? v[i] : a[i];                            \
+  } while (0)
+
+void kfi_reduce(kf_reduction reduction, kf_type type, int64_t n, void *acc, const void *value) {
+  if (type == KF_F32)
+    REDUCE(float);
+  else if (type == KF_F64)
+    REDUCE(double);
+  else if (reduction == KF_SUM)
+    for (int64_t i = 0; i < n; i++) /* wraps, as MPI's does */
+      ((uint64_t *)acc)[i] += ((const uint64_t *)value)[i];
+  else
+    REDUCE(int64_t);
+}
+
+kf_status kf_comm_reduce(kf_comm *comm, kf_reduction reduction, kf_type type, int64_t n,
+                         void *data) {
+  kf_status status;
+  if ((status = kfi_comm_enter(comm, "reduce"))) return status;
+  if ((unsigned)reduction > KF_MIN || (unsigned)type > KF_I64)
+    status = kfi_fail(KF_EINVAL, "reduce: reduction %d of type %d, expected 0 to %d and 0 to %d",
+                      (int)reduction, (int)type, (int)KF_MIN, (int)KF_I64);
+  else if (n < 0 || n > INT64_MAX / 16 || (n > 0 && !data))
+    status = kfi_fail(KF_EINVAL, "reduce: %lld elements%s, expected 0 or more and their data",
+                      (long long)n, data ? "" : " and data is NULL");
+  else
+    status = comm->ops->reduce(comm, reduction, type, n, data);
+  return status ? kfi_comm_fail(comm, status) : KF_OK;
+}

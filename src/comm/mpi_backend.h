@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The MPI backend: mpi.c has the object, waiting and alarms; mpi_exchange.c moves runs. */
+#ifndef KFI_MPI_BACKEND_H
+#define KFI_MPI_BACKEND_H
+
+#include <mpi.h>
+
+#include "comm.h"
+
+/* What ranks tell each other on the alarm communicator. */
+typedef struct kfi_alarm {
+  int32_t failed; /* 1: a rank failed, for `reason`; 0: it waited in vain, in call `n_calls` */
+  int32_t rank;
+  int64_t n_calls;
+  char call[24];
+  char reason[KFI_REASON];
+} kfi_alarm;
+
+/* A message of an exchange: some bytes of one run or of several. */
+typedef struct kfi_message {
+  int64_t run, from, n_bytes; /* begins at byte `from` of this run */
+  char *data;                 /* the run's own memory, or a place in the staging buffer */
+  int32_t peer;
+  bool staged;
+} kfi_message;
+
+typedef struct kfi_mpi {
+  kf_comm comm;
+  MPI_Comm data, alarms; /* duplicates, so that no message of the program's comes in between */
+  bool initialised;      /* MPI by us */
+  int64_t n_calls;
+
+  MPI_Request listening; /* for the next alarm */
+  kfi_alarm heard;       /* where it arrives */
+  kfi_alarm said;        /* this rank's own */
+  bool alarmed;          /* it was said */
+  MPI_Request *saying;   /* (size) */
+  bool *silent;          /* (size) not heard of, in a roll call */
+
+  kfi_buffer messages, requests, staging;
+} kfi_mpi;
+
+/* Waiting for something: spin, then yield, then sleep, and look at the clock and for alarms. */
+typedef struct kfi_wait {
+  double since; /* last progress; 0: not known yet */
+  int64_t idle; /* polls since then */
+} kfi_wait;
+
+/* Called after a poll; `progress`: it found something done. Not KF_OK: give up. */
+kf_status kfi_mpi_waited(kfi_mpi *m, kfi_wait *wait, bool progress);
+
+/* Begin a call and give its messages a tag of their own. */
+int kfi_mpi_begin(kfi_mpi *m);
+
+/* KF_ECOMM with MPI's own words. */
+kf_status kfi_mpi_failed(const kfi_mpi *m, int code, const char *what);
+
+kf_status kfi_mpi_exchange(kf_comm *comm, const kfi_exchange *exchange);
+
+#endif
