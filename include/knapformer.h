@@ -542,10 +542,9 @@ typedef struct kf_attention {
   int32_t n_threads;         /* threads to use, the caller's among them; 0: 1 */
   float scale;               /* 0: 1/sqrt(head_dim) */
   kf_isa isa;
-  int64_t
-    qkv_stride; /* floats from one row of q, k, v, dq, dk, dv to the next, so that they may lie
-                         in one buffer; 0: heads * head_dim. Then row r of a segment begins at row
-                         offset/heads + r. */
+  /* Floats from one row of q, k, v, dq, dk, dv to the next, so that they may lie in one buffer: row
+  ** r of a segment begins at row offset/heads + r. 0: heads * head_dim. */
+  int64_t qkv_stride;
 
   const float *q, *k, *v;
   float *o;   /* written by forward, read by backward */
@@ -558,8 +557,9 @@ typedef struct kf_attention {
   int64_t workspace_bytes;
 } kf_attention;
 
-/* Bytes of workspace that both calls need for these segments, head_dim and n_threads; at least 64.
-** It does not depend on the lengths' squares: linear in the longest segment. */
+/* Bytes of workspace that both calls need for these segments, head_dim and n_threads. Not squares of
+** lengths: about a megabyte a thread, and 8 bytes for some hundred rows. 64 where there is nothing
+** to do, or where the calls would refuse the shape. */
 KF_API int64_t kf_attention_workspace(const kf_attention *attention);
 
 KF_API kf_status kf_attention_forward(const kf_attention *attention);
