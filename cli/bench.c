@@ -1,254 +1,92 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
-** knapformer bench: how fast the library is on this machine.
-**
-** bench plan: one planner plans one batch again and again, as in training, and qsort sorts as
-** many random doubles in between, so that both see the same machine at the same time and their
-** ratio can be compared between machines. The first plan is proved by kf_plan_check before
-** anything is timed. A call is timed whole: search, chunks, tables, figures and hash.
-*/
-#include <inttypes.h>
+/* knapformer bench: how fast the library is on this machine. Finds the benchmark, shows its rows. */
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <jansson.h>
 
-#include "cli.h"
+#include "bench.h"
 
-static const char name[] = "bench plan";
-
-static const char help[] =
-  "usage: knapformer bench plan [--only NAME] [--rounds N] [--growth] [--json]\n"
-  "\n"
-  "Time the planner (flux, gamma 0.4, h100 nodes of 8 ranks, bags auto, default budget).\n"
-  "\n"
-  "  --only NAME   one row: plan_32x89, plan_256x4096, plan_4096x11392 or\n"
-  "                plan_16384x1000000 (ranks x sequences)\n"
-  "  --rounds N    calls a row; by default as many as take about a second, at least 5\n"
-  "  --growth      time 256x4096 and four doublings of both, up to 4096x65536, instead;\n"
-  "                the row plan_growth has the mean of the four ratios\n"
-  "  --json        {\"rows\": [{\"name\", \"median_us\", \"p99_us\", \"ratio\", \"against\"}]}\n"
-  "\n"
-  "Every plan is proved first. ratio = our median / the median of the reference named in\n"
-  "`against`, measured in the same run, one call of each in turn.\n";
-
-typedef struct instance {
-  const char *name;
-  int32_t n_ranks;
-  int64_t n_seqs;
-} instance;
-
-static const instance instances[] = {{"plan_32x89", 32, 89},
-                                     {"plan_256x4096", 256, 4096},
-                                     {"plan_4096x11392", 4096, 11392},
-                                     {"plan_16384x1000000", 16384, 1000000}};
-
-static const instance doublings[] = {{"plan_256x4096", 256, 4096},
-                                     {"plan_512x8192", 512, 8192},
-                                     {"plan_1024x16384", 1024, 16384},
-                                     {"plan_2048x32768", 2048, 32768},
-                                     {"plan_4096x65536", 4096, 65536}};
-
-enum { N_INSTANCES = 4, N_DOUBLINGS = 5, MAX_ROWS = 8, MAX_ROUNDS = 100000 };
-
-typedef struct row {
-  const char *name, *against;
-  double median_us, p99_us, ratio;
-} row;
-
-/* ------------------------------------------------------------------------- the batch */
-
-/* Visual tokens of the 89 sequences of the joint mix, in order: how many, of how many tokens. */
 static const struct {
-  int n;
-  int64_t len;
-} joint[] = {{32, 256},  {10, 1024}, {10, 4096}, {4, 16384},
-             {10, 1024}, {3, 4096},  {16, 6400}, {4, 25600}};
+  const char *name, *what;
+  int (*run)(char **argv);
+} benches[] = {
+  {"attention", "the CPU attention, against sgemm with as many FLOPs", bench_attention},
+  {"plan", "the planner, against qsort of as many doubles", bench_plan},
+  {"route", "moving tokens, against bare MPI and memcpy", bench_route},
+};
 
-enum { N_JOINT = 89 };
+enum { N_BENCHES = sizeof benches / sizeof *benches };
 
-/* Sequence i of n lives on rank i*R/n and is joint's sequence i mod 89. NULL: no memory. */
-static kf_batch *make_batch(const instance *in) {
-  int64_t cycle[N_JOINT], n_ranks = in->n_ranks, n_seqs = in->n_seqs;
-  int at = 0;
-  for (size_t i = 0; i < sizeof joint / sizeof *joint; i++)
-    for (int k = 0; k < joint[i].n; k++) cycle[at++] = joint[i].len;
-  kf_batch *batch = malloc(sizeof *batch + (size_t)(n_ranks + 1 + n_seqs) * sizeof(int64_t));
-  if (!batch) return NULL;
-  int64_t *rank_off = (int64_t *)(batch + 1), *len = rank_off + n_ranks + 1;
-  *batch = (kf_batch){.n_ranks = in->n_ranks, .n_seqs = n_seqs, .rank_off = rank_off, .len = len};
-  for (int64_t r = 0; r <= n_ranks; r++)
-    rank_off[r] = (r * n_seqs + n_ranks - 1) / n_ranks; /* the first i with i*R/n >= r */
-  for (int64_t i = 0; i < n_seqs; i++) len[i] = cycle[i % N_JOINT];
-  return batch;
-}
-
-/* ------------------------------------------------------------------------- the timing */
+/* ------------------------------------------------------------------------- the rows */
 
 static int by_value(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
   return (x > y) - (x < y);
 }
 
-/* Fresh random numbers for every sort; any generator will do, this one is splitmix64's step. */
-static void randomise(double *values, int64_t n, uint64_t *state) {
-  for (int64_t i = 0; i < n; i++) {
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    values[i] = (double)((z ^ (z >> 31)) >> 11);
-  }
+void bench_sort(double *times_us, int64_t n) {
+  qsort(times_us, (size_t)n, sizeof *times_us, by_value);
 }
 
-static double percentile(double *sorted, int64_t n, double share) {
+double bench_percentile(const double *sorted, int64_t n, double share) {
   int64_t at = (int64_t)((double)n * share);
   return sorted[at < n ? at : n - 1];
 }
 
-/* rounds > 0: that many; 0: about a second's worth by the first call, from 5 to 1000. */
-static int64_t rounds_for(int64_t rounds, double first_us) {
-  if (rounds > 0) return rounds;
-  double fit = 1e6 / (first_us + 1);
-  return fit < 5 ? 5 : fit > 1000 ? 1000 : (int64_t)fit;
-}
-
-/* Times planner and qsort in turn; `values` has room for a double per sequence. */
-static kf_status time_both(kf_planner *planner, const kf_batch *batch, double *values,
-                           int64_t rounds, row *out) {
-  static double ours[MAX_ROUNDS], sorts[MAX_ROUNDS];
-  const kf_plan *plan;
-  kf_status status;
-  uint64_t state = 1;
-  for (int64_t i = 0; i < rounds; i++) {
-    double start = cli_now_us();
-    if ((status = kf_planner_plan(planner, batch, &plan))) return status;
-    ours[i] = cli_now_us() - start;
-    randomise(values, batch->n_seqs, &state);
-    start = cli_now_us();
-    qsort(values, (size_t)batch->n_seqs, sizeof *values, by_value);
-    sorts[i] = cli_now_us() - start;
-  }
-  qsort(ours, (size_t)rounds, sizeof *ours, by_value);
-  qsort(sorts, (size_t)rounds, sizeof *sorts, by_value);
-  double sort_us = percentile(sorts, rounds, 0.5);
-  out->against = "qsort of as many doubles";
-  out->median_us = percentile(ours, rounds, 0.5);
-  out->p99_us = percentile(ours, rounds, 0.99);
-  out->ratio = sort_us > 0 ? out->median_us / sort_us : 1;
-  return KF_OK;
-}
-
-/* 0 or an exit code, after saying why. */
-static int run_instance(const instance *in, int64_t rounds, row *out) {
-  kf_planner_options options = {0};
-  kf_planner *planner = NULL;
-  const kf_plan *plan = NULL;
-  kf_status status = KF_OK;
-  int code = 0;
-  kf_batch *batch = make_batch(in);
-  double *values = malloc((size_t)in->n_seqs * sizeof *values);
-  if (!batch || !values) {
-    code = cli_fail(EXIT_FAILED, name, "%s: out of memory", in->name);
-    goto done;
-  }
-  if (isatty(STDERR_FILENO) == 1) fprintf(stderr, "%s ..\n", in->name);
-  if ((status = kf_cost_preset("flux", NULL, in->n_ranks, 0.4, &options.cost))) goto done;
-  if ((status = kf_planner_create(&options, &planner))) goto done;
-  if ((status = kf_planner_plan(planner, batch, &plan))) goto done;
-  if ((status = kf_plan_check(plan, batch))) goto done;
-  double start = cli_now_us(); /* the second call: the first one pays for the memory */
-  if ((status = kf_planner_plan(planner, batch, &plan))) goto done;
-  rounds = rounds_for(rounds, cli_now_us() - start);
-  status = time_both(planner, batch, values, rounds, out);
-  out->name = in->name;
-
-done:
-  if (status) code = cli_fail_status(status, name, in->name);
-  kf_planner_free(planner);
-  free(values);
-  free(batch);
-  return code;
-}
-
-/* ------------------------------------------------------------------------- the output */
-
-static int print_json(const row *rows, int n_rows) {
+static int print_json(const char *command, const bench_row *rows, int n_rows) {
   json_t *list = json_array();
   for (int i = 0; i < n_rows; i++)
     json_array_append_new(list, json_pack("{s:s,s:f,s:f,s:f,s:s}", "name", rows[i].name,
                                           "median_us", rows[i].median_us, "p99_us", rows[i].p99_us,
                                           "ratio", rows[i].ratio, "against", rows[i].against));
   json_t *object = json_pack("{s:o}", "rows", list);
-  if (!object) return cli_fail(EXIT_FAILED, name, "out of memory");
+  if (!object) return cli_fail(EXIT_FAILED, command, "out of memory");
   json_dumpf(object, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
   putchar('\n');
   json_decref(object);
   return 0;
 }
 
-static void print_table(const row *rows, int n_rows) {
+static void print_table(const bench_row *rows, int n_rows) {
   printf("%-20s%14s%14s%9s  against\n", "name", "median us", "p99 us", "ratio");
   for (int i = 0; i < n_rows; i++)
     printf("%-20s%14.1f%14.1f%9.2f  %s\n", rows[i].name, rows[i].median_us, rows[i].p99_us,
            rows[i].ratio, rows[i].against);
 }
 
-/* The row that sums up the doublings: how much longer a step takes that is twice as large. */
-static row growth_of(const row *rows) {
-  const row *last = &rows[N_DOUBLINGS - 1];
-  double sum = 0;
-  for (int i = 1; i < N_DOUBLINGS; i++) sum += rows[i].median_us / rows[i - 1].median_us;
-  return (row){.name = "plan_growth",
-               .against = "half the ranks and sequences, mean of four doublings",
-               .median_us = last->median_us,
-               .p99_us = last->p99_us,
-               .ratio = sum / (N_DOUBLINGS - 1)};
-}
-
-static int bench_plan(char **argv) {
-  const char *only = NULL, *rounds_text = NULL;
-  bool json = false, growth = false;
-  const cli_option options[] = {{"--only", &only, NULL},
-                                {"--rounds", &rounds_text, NULL},
-                                {"--growth", NULL, &growth},
-                                {"--json", NULL, &json}};
-  int64_t rounds = 0;
-  row rows[MAX_ROWS];
-  int n_rows = 0;
-  int code = cli_parse(name, help, argv, options, 4);
-  if (code >= 0) return code;
-  if (rounds_text && !cli_int(name, "--rounds", rounds_text, 1, MAX_ROUNDS, &rounds))
-    return EXIT_MISUSE;
-  if (only && growth)
-    return cli_fail(EXIT_MISUSE, name, "found both --only and --growth, expected one of them");
-  const instance *list = growth ? doublings : instances;
-  for (int i = 0; i < (growth ? N_DOUBLINGS : N_INSTANCES); i++) {
-    if (only && strcmp(only, list[i].name) != 0) continue;
-    if ((code = run_instance(&list[i], rounds, &rows[n_rows++]))) return code;
-  }
-  if (n_rows == 0)
-    return cli_fail(EXIT_MISUSE, name,
-                    "--only: found \"%s\", expected plan_32x89, plan_256x4096, plan_4096x11392 or "
-                    "plan_16384x1000000",
-                    only);
-  if (growth) {
-    rows[n_rows] = growth_of(rows);
-    n_rows++;
-  }
+int bench_show(const char *command, const bench_row *rows, int n_rows, bool json) {
+  int code;
   if (!json)
     print_table(rows, n_rows);
-  else if ((code = print_json(rows, n_rows)))
+  else if ((code = print_json(command, rows, n_rows)))
     return code;
-  return cli_close_stdout(name);
+  return cli_close_stdout(command);
+}
+
+/* ------------------------------------------------------------------------ the command */
+
+/* "plan", "attention or plan", "adaln, attention or plan" */
+static void list_names(char *out, size_t size) {
+  size_t at = 0;
+  for (int i = 0; i < N_BENCHES && at < size; i++)
+    at += (size_t)snprintf(out + at, size - at, "%s%s",
+                           i == 0               ? ""
+                           : i == N_BENCHES - 1 ? " or "
+                                                : ", ",
+                           benches[i].name);
 }
 
 int cli_bench(char **argv) {
-  static const char usage[] = "usage: knapformer bench plan [OPTIONS]\n"
-                              "\n"
-                              "  plan   the planner, against qsort of as many doubles\n";
-  if (*argv && strcmp(*argv, "plan") == 0) return bench_plan(argv + 1);
+  char names[200], usage[1000];
+  int at = snprintf(usage, sizeof usage, "usage: knapformer bench NAME [OPTIONS]\n\n");
+  for (int i = 0; i < N_BENCHES; i++) {
+    if (*argv && strcmp(*argv, benches[i].name) == 0) return benches[i].run(argv + 1);
+    at += snprintf(usage + at, sizeof usage - (size_t)at, "  %-11s%s\n", benches[i].name,
+                   benches[i].what);
+  }
   if (*argv && strncmp(*argv, "-", 1) == 0) return cli_parse("bench", usage, argv, NULL, 0);
-  return cli_fail(EXIT_MISUSE, "bench", "found %s%s%s, expected plan", *argv ? "\"" : "",
-                  *argv ? *argv : "the end", *argv ? "\"" : "");
+  list_names(names, sizeof names);
+  return cli_fail(EXIT_MISUSE, "bench", "found %s%s%s, expected %s", *argv ? "\"" : "",
+                  *argv ? *argv : "the end", *argv ? "\"" : "", names);
 }

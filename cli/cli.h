@@ -51,6 +51,19 @@ int cli_fail_status(kf_status status, const char *command, const char *option);
 /* Close stdout and see that all of it was written: a full disk must not look like success. */
 int cli_close_stdout(const char *command);
 
+/* -------------------------------------------------------------- launch.c: the ranks */
+
+/* Is this process a rank that an MPI launcher (mpirun, mpiexec, srun) has started? */
+bool cli_launched(void);
+
+/* Start this program again as n ranks, with the command and its arguments, in place of this
+** process; also as root, and with more ranks than cores. Returns only if that failed: an exit code,
+** after saying why. */
+int cli_launch(const char *command, int32_t n_ranks, char **argv);
+
+/* A call on `comm` failed, as it then does on all ranks: one of them says why, all return 1. */
+int cli_fail_rank(const char *command, const kf_comm *comm);
+
 /* ------------------------------------------------------------ view.c: the terminal */
 
 /* What `plan` shows besides the plan. */

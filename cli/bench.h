@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the benchmarks share: a row of figures, and how it is shown. */
+#ifndef BENCH_H
+#define BENCH_H
+
+#include "cli.h"
+
+enum { BENCH_MAX_ROUNDS = 100000 };
+
+/* One figure: ratio = our time / the time of `against`, in the same run. */
+typedef struct bench_row {
+  const char *name, *against;
+  double median_us, p99_us, ratio;
+} bench_row;
+
+/* Sort n >= 1 times; then percentiles can be read from them. */
+void bench_sort(double *times_us, int64_t n);
+double bench_percentile(const double *sorted, int64_t n, double share);
+
+/* Show the rows, as a table or as JSON, and close stdout; returns an exit code. */
+int bench_show(const char *command, const bench_row *rows, int n_rows, bool json);
+
+/* The benchmarks: argv begins after their name. */
+int bench_attention(char **argv);
+int bench_plan(char **argv);
+int bench_route(char **argv);
+
+#endif

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+** knapformer bench attention: forward and backward of one sequence of 4096 tokens, 6 heads of 64,
+** on one thread, against OpenBLAS sgemm of 1536^3 on one thread, scaled to the same FLOPs (4 N N D
+** H forward, 2.5 times that backward). A round is one call of each, so that all see the same
+** machine. Before anything is timed, a shorter sequence is compared with the portable kernel.
+*/
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cblas.h>
+
+#include "bench.h"
+
+static const char name[] = "bench attention";
+
+static const char help[] =
+  "usage: knapformer bench attention [--rounds N] [--isa avx2|avx512|best] [--json]\n"
+  "\n"
+  "Time forward and backward of the CPU attention: one sequence of 4096 tokens, 6 heads of 64,\n"
+  "fp32, one thread.\n"
+  "\n"
+  "  --rounds N    calls of each; default 7\n"
+  "  --isa NAME    the instructions to use; default best, what this machine can do\n"
+  "  --json        {\"rows\": [{\"name\", \"median_us\", \"p99_us\", \"ratio\", \"against\"}]}\n"
+  "\n"
+  "The kernel is compared with the portable one first. ratio = our median / the median of\n"
+  "sgemm 1536^3 on one thread, scaled to the same FLOPs, measured in the same run.\n";
+
+enum {
+  ROWS = 4096,
+  HEADS = 6,
+  HEAD_DIM = 64,
+  CHECK_ROWS = 1100, /* several blocks of the kernel, and a last one that is not full */
+  GEMM = 1536,
+  N_INPUTS = 4, /* q, k, v, d_o */
+  N_TENSORS = 8 /* and o, dq, dk, dv */
+};
+
+static const int64_t n_floats = (int64_t)ROWS * HEADS * HEAD_DIM; /* of a tensor */
+
+/* Numbers of mean 0 and variance 1; any generator will do, this one is splitmix64's step. */
+static void randomise(float *values, int64_t n, uint64_t state) {
+  for (int64_t i = 0; i < n; i++) {
+    uint64_t z = state += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    values[i] = (float)(((double)(z >> 11) * 0x1p-52 - 1) * sqrt(3));
+  }
+}
+
+static void place(kf_attention *a, float *tensors) {
+  a->q = tensors;
+  a->k = a->q + n_floats;
+  a->v = a->k + n_floats;
+  a->d_o = a->v + n_floats;
+  a->o = tensors + N_INPUTS * n_floats;
+  a->dq = a->o + n_floats;
+  a->dk = a->dq + n_floats;
+  a->dv = a->dk + n_floats;
+  a->lse = a->dv + n_floats;
+}
+
+static kf_status both_ways(const kf_attention *a) {
+  kf_status status = kf_attention_forward(a);
+  return status ? status : kf_attention_backward(a);
+}
+
+/* 0 or an exit code: the wanted kernel and the portable one agree on o, dq, dk and dv. */
+static int check(const kf_attention *full, float *scratch) {
+  const kf_segment segment = {.rows = CHECK_ROWS, .heads = 1};
+  kf_attention a = *full;
+  kf_status status;
+  int64_t n = (int64_t)CHECK_ROWS * HEAD_DIM;
+  a.segment = &segment;
+  if ((status = both_ways(&a))) return cli_fail_status(status, name, NULL);
+  for (int64_t i = 0; i < 4; i++)
+    memcpy(scratch + i * n, a.o + i * n_floats, (size_t)n * sizeof *scratch);
+  a.isa = KF_ISA_PORTABLE;
+  if ((status = both_ways(&a))) return cli_fail_status(status, name, NULL);
+  for (int64_t i = 0; i < 4; i++) {
+    const float *want = a.o + i * n_floats, *got = scratch + i * n;
+    double worst = 0, most = 0;
+    for (int64_t j = 0; j < n; j++) {
+      worst = fmax(worst, fabs((double)want[j] - got[j]));
+      most = fmax(most, fabs(want[j]));
+      if (!isfinite(got[j])) worst = INFINITY;
+    }
+    if (worst > (i == 0 ? 2e-6 : 1e-5) * most)
+      return cli_fail(EXIT_FAILED, name, "tensor %d differs by %g of %g from the portable kernel",
+                      (int)i, worst, most);
+  }
+  return 0;
+}
+
+static void multiply(float *m) {
+  const float *b = m + GEMM * GEMM;
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, GEMM, GEMM, GEMM, 1, m, GEMM, b, GEMM, 0,
+              m + 2 * GEMM * GEMM, GEMM);
+}
+
+/* rows[0] forward, rows[1] backward. */
+static kf_status time_all(const kf_attention *a, float *matrices, int64_t rounds, bench_row *rows) {
+  static double times[3][BENCH_MAX_ROUNDS];
+  const double flops = 4.0 * ROWS * ROWS * HEAD_DIM * HEADS, gemm_flops = 2.0 * GEMM * GEMM * GEMM;
+  kf_status status;
+  multiply(matrices);
+  for (int64_t i = 0; i < rounds; i++) {
+    double start = cli_now_us();
+    if ((status = kf_attention_forward(a))) return status;
+    double forward = cli_now_us();
+    if ((status = kf_attention_backward(a))) return status;
+    double backward = cli_now_us();
+    multiply(matrices);
+    times[2][i] = cli_now_us() - backward;
+    times[1][i] = backward - forward;
+    times[0][i] = forward - start;
+  }
+  for (int i = 0; i < 3; i++) bench_sort(times[i], rounds);
+  for (int i = 0; i < 2; i++) {
+    double gemm_us = bench_percentile(times[2], rounds, 0.5) * flops / gemm_flops;
+    rows[i] = (bench_row){.name = i ? "attn_bwd_vs_gemm" : "attn_fwd_vs_gemm",
+                          .against = "sgemm 1536^3 scaled to the same FLOPs",
+                          .median_us = bench_percentile(times[i], rounds, 0.5),
+                          .p99_us = bench_percentile(times[i], rounds, 0.99)};
+    rows[i].ratio = rows[i].median_us / (gemm_us * (i ? 2.5 : 1));
+  }
+  return KF_OK;
+}
+
+static int run(kf_isa isa, int64_t rounds, bench_row *rows) {
+  const kf_segment segment = {.rows = ROWS, .heads = HEADS};
+  kf_attention a = {.n_segments = 1, .segment = &segment, .head_dim = HEAD_DIM, .isa = isa};
+  kf_status status;
+  int code;
+  a.workspace_bytes = (kf_attention_workspace(&a) + 63) / 64 * 64;
+  int64_t n_lse = (int64_t)ROWS * HEADS, n_matrices = 3 * GEMM * GEMM;
+  float *tensors = malloc((size_t)(N_TENSORS * n_floats + n_lse) * sizeof *tensors);
+  float *matrices = malloc((size_t)n_matrices * sizeof *matrices);
+  a.workspace = aligned_alloc(64, (size_t)a.workspace_bytes);
+  if (!tensors || !matrices || !a.workspace) {
+    code = cli_fail(EXIT_FAILED, name, "out of memory");
+    goto done;
+  }
+  openblas_set_num_threads(1);
+  randomise(tensors, N_INPUTS * n_floats, 1);
+  randomise(matrices, n_matrices, 2);
+  place(&a, tensors);
+  if ((code = check(&a, matrices))) goto done; /* the product's room serves as scratch */
+  randomise(matrices, n_matrices, 2);
+  if ((status = time_all(&a, matrices, rounds, rows))) code = cli_fail_status(status, name, NULL);
+
+done:
+  free(a.workspace);
+  free(matrices);
+  free(tensors);
+  return code;
+}
+
+int bench_attention(char **argv) {
+  const char *isa_text = "best", *rounds_text = NULL;
+  bool json = false;
+  const cli_option options[] = {
+    {"--rounds", &rounds_text, NULL}, {"--isa", &isa_text, NULL}, {"--json", NULL, &json}};
+  int64_t rounds = 7;
+  bench_row rows[2];
+  int code = cli_parse(name, help, argv, options, 3);
+  if (code >= 0) return code;
+  if (rounds_text && !cli_int(name, "--rounds", rounds_text, 1, BENCH_MAX_ROUNDS, &rounds))
+    return EXIT_MISUSE;
+  kf_isa isa = strcmp(isa_text, "avx2") == 0     ? KF_ISA_AVX2
+               : strcmp(isa_text, "avx512") == 0 ? KF_ISA_AVX512
+                                                 : KF_ISA_BEST;
+  if (isa == KF_ISA_BEST && strcmp(isa_text, "best") != 0)
+    return cli_fail(EXIT_MISUSE, name, "--isa: found \"%s\", expected avx2, avx512 or best",
+                    isa_text);
+  if ((code = run(isa, rounds, rows))) return code;
+  return bench_show(name, rows, 2, json);
+}
