@@ -379,7 +379,8 @@ KF_API kf_status kf_svg_plan(const kf_plan *plan, const char *title, char **out)
 ** rank. After such an error the comm is broken: every later call returns the same sentence, and
 ** all that is left is to free it and to end the job (which is the program's business: print
 ** kf_last_error() and exit with a code that is not 0; mpirun and srun then end the others).
-** KF_EINVAL, KF_EINFEASIBLE and KF_EMISMATCH of section 9 leave the comm in order.
+** KF_EINVAL (but for a NULL pointer), KF_EINFEASIBLE and KF_EMISMATCH of section 9 leave the comm
+** in order.
 */
 typedef struct kf_comm kf_comm;
 
@@ -427,7 +428,8 @@ KF_API kf_status kf_comm_alltoallv(kf_comm *comm, const void *send, const int64_
 typedef enum kf_type { KF_F32 = 0, KF_F64 = 1, KF_I64 = 2 } kf_type;
 typedef enum kf_reduction { KF_SUM = 0, KF_MAX = 1, KF_MIN = 2 } kf_reduction;
 
-/* data (n) of every rank becomes the sum, maximum or minimum over all ranks, the same bits on all. */
+/* data (n) of every rank becomes the sum, maximum or minimum over all ranks, the same bits on all
+** (which of several NaNs may differ). A NaN of any rank comes through. */
 KF_API kf_status kf_comm_reduce(kf_comm *comm, kf_reduction reduction, kf_type type, int64_t n,
                                 void *data);
 

@@ -3,7 +3,9 @@
 ** The slow, obvious twin of plan.c: given a plan from anywhere (another rank, a file, a bug),
 ** prove that it is one. Linear in chunks plus exchanging pairs; one array of n_ranks.
 */
-#include <stdlib.h>
+#include "plan_check.h"
+
+#include <string.h>
 
 #include "internal.h"
 
@@ -205,23 +207,30 @@ static kf_status check_pairs(const kf_plan *p, const char *what, const int64_t *
   return KF_OK;
 }
 
-kf_status kf_plan_check(const kf_plan *p, const kf_batch *b) {
+kf_status kfi_plan_check(const kf_plan *p, const kf_batch *b, kfi_buffer *work) {
   kf_status status;
-  if (!p || !b) return kfi_fail(KF_EINVAL, "kf_plan_check: plan or batch is NULL");
   if ((status = check_frame(p, b))) return status;
   if ((status = check_homes(p, b))) return status;
   if ((status = check_holders(p, b))) return status;
   if (p->hash != kfi_plan_hash(p->chunk, p->n_chunks)) {
     return BAD("its hash is not that of its chunks");
   }
-  int64_t *sum = calloc((size_t)p->n_ranks, sizeof *sum);
-  if (!sum) return kfi_fail_memory((size_t)p->n_ranks * sizeof *sum, "checking a plan");
+  int64_t *sum = kfi_buffer_reserve(work, (size_t)p->n_ranks * sizeof *sum);
+  if (!sum) return KF_ENOMEM;
+  memset(sum, 0, (size_t)p->n_ranks * sizeof *sum);
   status = check_pairs(p, "route", p->route_off, p->route, route_send, true, sum);
   if (!status) status = check_pairs(p, "route", p->route_off, p->route, route_recv, false, sum);
   if (!status)
     status = check_pairs(p, "ulysses", p->ulysses_off, p->ulysses, ulysses_send, true, sum);
   if (!status)
     status = check_pairs(p, "ulysses", p->ulysses_off, p->ulysses, ulysses_recv, false, sum);
-  free(sum);
+  return status;
+}
+
+kf_status kf_plan_check(const kf_plan *p, const kf_batch *b) {
+  kfi_buffer work = {0};
+  if (!p || !b) return kfi_fail(KF_EINVAL, "kf_plan_check: plan or batch is NULL");
+  kf_status status = kfi_plan_check(p, b, &work);
+  kfi_buffer_free(&work);
   return status;
 }

@@ -7,6 +7,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #define STRING_(x) #x
 #define STRING(x) STRING_(x)
@@ -35,10 +36,12 @@ const char *kf_status_string(kf_status status) {
 const char *kf_last_error(void) { return last_error; }
 
 kf_status kfi_fail(kf_status status, const char *format, ...) {
+  char text[sizeof last_error]; /* the arguments may be the last error itself */
   va_list args;
   va_start(args, format);
-  vsnprintf(last_error, sizeof last_error, format, args);
+  vsnprintf(text, sizeof text, format, args);
   va_end(args);
+  memcpy(last_error, text, sizeof text);
   return status;
 }
 

@@ -6,6 +6,7 @@
 */
 #include "comm.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -165,6 +166,27 @@ kf_status kf_comm_alltoallv(kf_comm *comm, const void *send, const int64_t *send
 
 int64_t kfi_type_bytes(kf_type type) { return type == KF_F32 ? 4 : 8; }
 
+/*
+** The larger of two, the same bits in either order: backends differ in the order in which they
+** reduce, and one may use another on each rank. A NaN from any rank comes through, so that nobody
+** misses it; +0 is above -0. Widening a float is exact, so one function serves both types.
+*/
+static double larger(double a, double b) {
+  if (isnan(a) || isnan(b)) return (double)NAN;
+  if (a == b) return signbit(a) ? b : a;
+  return a > b ? a : b;
+}
+
+kf_status kfi_same_reduction(int32_t r, const int64_t of_r[2], const int64_t of_0[2]) {
+  static const char *const reduction[] = {"sum", "maximum", "minimum"};
+  static const char *const type[] = {"float", "double", "int64"};
+  if (of_r[0] == of_0[0] && of_r[1] == of_0[1]) return KF_OK;
+  return kfi_fail(KF_EMISMATCH,
+                  "reduce: rank %d wants the %s of %lld %ss, but rank 0 the %s of %lld %ss", r,
+                  reduction[of_r[1] / 8], (long long)of_r[0], type[of_r[1] % 8],
+                  reduction[of_0[1] / 8], (long long)of_0[0], type[of_0[1] % 8]);
+}
+
 #define REDUCE(type)                                                                               \
   do {                                                                                             \
     type *a = acc;                                                                                 \
@@ -172,21 +194,27 @@ int64_t kfi_type_bytes(kf_type type) { return type == KF_F32 ? 4 : 8; }
     if (reduction == KF_SUM)                                                                       \
       for (int64_t i = 0; i < n; i++) a[i] += v[i];                                                \
     else if (reduction == KF_MAX)                                                                  \
-      for (int64_t i = 0; i < n; i++) a[i] = v[i] > a[i] ? v[i] : a[i];                            \
+      for (int64_t i = 0; i < n; i++) a[i] = (type)larger((double)a[i], (double)v[i]);             \
     else                                                                                           \
-      for (int64_t i = 0; i < n; i++) a[i] = v[i] < a[i] ? v[i] : a[i];                            \
+      for (int64_t i = 0; i < n; i++) a[i] = (type)-larger(-(double)a[i], -(double)v[i]);          \
   } while (0)
+
+static void reduce_i64(kf_reduction reduction, int64_t n, int64_t *a, const int64_t *v) {
+  if (reduction == KF_SUM) /* wraps, as MPI's does */
+    for (int64_t i = 0; i < n; i++) a[i] = (int64_t)((uint64_t)a[i] + (uint64_t)v[i]);
+  else if (reduction == KF_MAX)
+    for (int64_t i = 0; i < n; i++) a[i] = v[i] > a[i] ? v[i] : a[i];
+  else
+    for (int64_t i = 0; i < n; i++) a[i] = v[i] < a[i] ? v[i] : a[i];
+}
 
 void kfi_reduce(kf_reduction reduction, kf_type type, int64_t n, void *acc, const void *value) {
   if (type == KF_F32)
     REDUCE(float);
   else if (type == KF_F64)
     REDUCE(double);
-  else if (reduction == KF_SUM)
-    for (int64_t i = 0; i < n; i++) /* wraps, as MPI's does */
-      ((uint64_t *)acc)[i] += ((const uint64_t *)value)[i];
   else
-    REDUCE(int64_t);
+    reduce_i64(reduction, n, acc, value);
 }
 
 kf_status kf_comm_reduce(kf_comm *comm, kf_reduction reduction, kf_type type, int64_t n,

@@ -94,6 +94,9 @@ void kfi_name_ranks(const bool *marked, int32_t n_ranks, char names[KFI_NAMES]);
 /* Bytes of an element. */
 int64_t kfi_type_bytes(kf_type type);
 
+/* Do rank r and rank 0 reduce the same? {elements, reduction * 8 + type} of both. */
+kf_status kfi_same_reduction(int32_t r, const int64_t of_r[2], const int64_t of_0[2]);
+
 /* acc[i] = acc[i] (reduction) value[i], in that order of operands. */
 void kfi_reduce(kf_reduction reduction, kf_type type, int64_t n, void *acc, const void *value);
 

@@ -27,9 +27,8 @@ typedef struct desk {
   bool copying;
   const char *call;
   const void *record; /* gather */
-  int64_t n;          /* bytes of a record; elements of a reduction */
-  int how;            /* reduction and type */
-  void *data;
+  int64_t what[2];    /* bytes of a record; of a reduction as in kfi_same_reduction */
+  void *data;         /* reduce */
   const kfi_exchange *exchange;
 } desk;
 
@@ -130,10 +129,12 @@ static kf_status begin(local *l, desk what) {
     const desk *a = &h->desk[0], *b = &h->desk[r];
     if (strcmp(a->call, b->call) != 0)
       return kfi_fail(KF_EMISMATCH, "rank %d calls %s, but rank 0 calls %s", r, b->call, a->call);
-    if (a->n != b->n || a->how != b->how)
-      return kfi_fail(KF_EMISMATCH,
-                      "%s: rank %d has %lld of kind %d, but rank 0 has %lld of kind %d", a->call, r,
-                      (long long)b->n, b->how, (long long)a->n, a->how);
+    if (a->data) {
+      if ((status = kfi_same_reduction(r, b->what, a->what))) return status;
+    } else if (a->what[0] != b->what[0]) {
+      return kfi_fail(KF_EMISMATCH, "%s: rank %d has %lld bytes, but rank 0 has %lld", a->call, r,
+                      (long long)b->what[0], (long long)a->what[0]);
+    }
   }
   return KF_OK;
 }
@@ -143,7 +144,7 @@ static kf_status begin(local *l, desk what) {
 static kf_status gather(kf_comm *comm, const void *record, int64_t n_bytes, void *all) {
   local *l = (local *)comm;
   kf_status status;
-  if ((status = begin(l, (desk){.record = record, .n = n_bytes}))) return status;
+  if ((status = begin(l, (desk){.record = record, .what = {n_bytes}}))) return status;
   for (int32_t r = 0; n_bytes > 0 && r < comm->size; r++)
     memcpy((char *)all + r * n_bytes, l->hub->desk[r].record, (size_t)n_bytes);
   return meet(l, false);
@@ -190,7 +191,7 @@ static kf_status reduce(kf_comm *comm, kf_reduction reduction, kf_type type, int
   local *l = (local *)comm;
   int64_t size = kfi_type_bytes(type);
   kf_status status;
-  if ((status = begin(l, (desk){.data = data, .n = n, .how = reduction * 8 + type}))) return status;
+  if ((status = begin(l, (desk){.data = data, .what = {n, reduction * 8 + type}}))) return status;
   int64_t part = (n + comm->size - 1) / comm->size, first = part * comm->rank;
   int64_t end = first + part < n ? first + part : n;
   for (int64_t i = first; i < end; i += BLOCK) {

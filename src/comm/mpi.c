@@ -26,7 +26,14 @@
 
 kf_status kfi_mpi_failed(const kfi_mpi *m, int code, const char *what) {
   char text[MPI_MAX_ERROR_STRING] = "";
-  int n;
+  int n, kind = code;
+  MPI_Error_class(code, &kind);
+  if (kind == MPI_ERR_TRUNCATE)
+    return kfi_fail(
+      KF_EMISMATCH,
+      "%s: a message is longer than expected: ranks make different calls, or the same "
+      "call with other sizes",
+      m->comm.call);
   MPI_Error_string(code, text, &n);
   return kfi_fail(KF_ECOMM, "%s: %s failed: %s", m->comm.call, what, text);
 }
@@ -109,8 +116,13 @@ static kf_status roll_call(kfi_mpi *m, bool first) {
                           other.rank, other.call, (long long)other.n_calls, m->comm.rank,
                           m->comm.call, (long long)m->n_calls);
   return kfi_comm_break(&m->comm, KF_ETIMEOUT,
-                        "%s: no progress for %g s, though all ranks are in the same call",
+                        "%s: no progress for %g s, though by now all ranks are in the same call",
                         m->comm.call, m->comm.timeout_s);
+}
+
+kf_status kfi_mpi_listen(kfi_mpi *m) {
+  if (!has_alarm(m)) return KF_OK;
+  return m->heard.failed ? heard_failure(m) : roll_call(m, true);
 }
 
 static void alarm_others(kf_comm *comm, const char *reason) {
@@ -137,11 +149,9 @@ kf_status kfi_mpi_waited(kfi_mpi *m, kfi_wait *w, bool progress) {
     return KF_OK;
   }
   double now = kfi_now_s();
+  kf_status status;
   if (w->since <= 0) w->since = now;
-  if (has_alarm(m)) {
-    if (m->heard.failed) return heard_failure(m);
-    return roll_call(m, true);
-  }
+  if ((status = kfi_mpi_listen(m))) return status;
   if (now - w->since > m->comm.timeout_s) return roll_call(m, false);
   if (now - w->since > 2e-3) {
     nap(5e-5);
@@ -155,48 +165,129 @@ int kfi_mpi_begin(kfi_mpi *m) {
   return (int)(m->n_calls % 32000) + 1;
 }
 
-static kf_status wait_for(kfi_mpi *m, MPI_Request *request, const char *what) {
+static kf_status wait_for(kfi_mpi *m, MPI_Request *request, MPI_Status *status, const char *what) {
   kfi_wait w = {0};
   for (;;) {
-    int done = 0;
-    int code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
-    kf_status status;
+    int done = 0, code = MPI_Test(request, &done, status);
+    kf_status failed;
     if (code) return kfi_mpi_failed(m, code, what);
     if (done) return KF_OK;
-    if ((status = kfi_mpi_waited(m, &w, false))) return status;
+    if ((failed = kfi_mpi_waited(m, &w, false))) return failed;
   }
 }
 
-/* ---------------------------------------------------------------- collectives */
+/* --------------------------------------------------------------------- gather */
+
+/*
+** Bruck's all-gather, in log2(ranks) rounds: a rank that has the records of the k ranks from itself
+** on gets as many from the k-th after it. MPI_Iallgather is as fast, but where ranks call different
+** things Open MPI finds a truncated message inside of it and ends the job without a reason. Here
+** every message has a label, and a wrong one becomes a sentence on every rank.
+**
+**     label | record of rank | of rank+1 | ...        the last part is where messages arrive
+*/
+typedef struct gathering {
+  int64_t n_bytes; /* of a record */
+  char *mine;      /* label, then records */
+  char *arriving;
+  int tag;
+} gathering;
+
+static kf_status open_letter(kfi_mpi *m, const gathering *g, int from, int n_got, int64_t n_want) {
+  const kfi_label *want = (const kfi_label *)g->mine;
+  kfi_label label = {-1, "something else"};
+  if (n_got >= (int)sizeof label) memcpy(&label, g->arriving, sizeof label);
+  if (n_got == n_want && memcmp(&label, want, sizeof label) == 0) return KF_OK;
+  label.call[sizeof label.call - 1] = 0;
+  if (strcmp(label.call, want->call) == 0)
+    return kfi_fail(KF_EMISMATCH, "%s: rank %d has %lld bytes, but rank %d has %lld", want->call,
+                    from, (long long)label.n_bytes, m->comm.rank, (long long)want->n_bytes);
+  return kfi_fail(KF_EMISMATCH, "rank %d calls %s, but rank %d calls %s", from, label.call,
+                  m->comm.rank, want->call);
+}
+
+/* One round: the first n records go to rank `to`, as many arrive from rank `from`. */
+static kf_status swap_letters(kfi_mpi *m, const gathering *g, int to, int from, int32_t n) {
+  int64_t n_bytes = (int64_t)sizeof(kfi_label) + n * g->n_bytes;
+  MPI_Request in, out;
+  MPI_Status arrived, sent;
+  kf_status status;
+  int n_got = 0, code;
+  code = MPI_Irecv(g->arriving, (int)n_bytes, MPI_BYTE, from, g->tag, m->data, &in);
+  if (code) return kfi_mpi_failed(m, code, "MPI_Irecv");
+  code = MPI_Isend(g->mine, (int)n_bytes, MPI_BYTE, to, g->tag, m->data, &out);
+  if (code) return kfi_mpi_failed(m, code, "MPI_Isend");
+  if ((status = wait_for(m, &in, &arrived, "a message"))) return status;
+  if ((status = wait_for(m, &out, &sent, "a message"))) return status;
+  MPI_Get_count(&arrived, MPI_BYTE, &n_got);
+  return open_letter(m, g, from, n_got, n_bytes);
+}
 
 static kf_status gather(kf_comm *comm, const void *record, int64_t n_bytes, void *all) {
   kfi_mpi *m = (kfi_mpi *)comm;
-  MPI_Request request;
-  int n = (int)n_bytes, code;
-  kfi_mpi_begin(m);
-  if (n_bytes == 0)
-    code = MPI_Ibarrier(m->data, &request);
-  else
-    code = MPI_Iallgather(record, n, MPI_BYTE, all, n, MPI_BYTE, m->data, &request);
-  if (code) return kfi_mpi_failed(m, code, "MPI_Iallgather");
-  return wait_for(m, &request, "MPI_Iallgather");
+  int32_t size = comm->size, rank = comm->rank, half = (size + 1) / 2;
+  gathering g = {.n_bytes = n_bytes, .tag = kfi_mpi_begin(m)};
+  kfi_label label = {.n_bytes = n_bytes};
+  kf_status status;
+  if ((status = kfi_mpi_listen(m))) return status;
+  if (n_bytes > (INT32_MAX - (int64_t)sizeof label) / half)
+    return kfi_fail(KF_EINVAL, "%s: %lld bytes from each of %d ranks, expected at most 4 GB in all",
+                    comm->call, (long long)n_bytes, size);
+  size_t room = sizeof label + (size_t)(size * n_bytes),
+         arriving = sizeof label + (size_t)(half * n_bytes);
+  if (!(g.mine = kfi_buffer_reserve(&m->records, room + arriving))) return KF_ENOMEM;
+  g.arriving = g.mine + room;
+  char *records = g.mine + sizeof label;
+  snprintf(label.call, sizeof label.call, "%s", comm->call);
+  memcpy(g.mine, &label, sizeof label);
+  if (n_bytes > 0) memcpy(records, record, (size_t)n_bytes);
+  for (int32_t have = 1, n; have < size; have += n) {
+    n = have < size - have ? have : size - have;
+    if ((status = swap_letters(m, &g, (rank - have + size) % size, (rank + have) % size, n)))
+      return status;
+    memcpy(records + have * n_bytes, g.arriving + sizeof label, (size_t)(n * n_bytes));
+  }
+  for (int32_t i = 0; n_bytes > 0 && i < size; i++)
+    memcpy((char *)all + (rank + i) % size * n_bytes, records + i * n_bytes, (size_t)n_bytes);
+  return KF_OK;
 }
 
+/* --------------------------------------------------------------------- reduce */
+
+/* MPI's own maximum of a NaN depends on the order; see kfi_reduce. */
+static void by_kfi(kf_reduction reduction, const void *in, void *acc, int n, MPI_Datatype of) {
+  kfi_reduce(reduction, of == MPI_FLOAT ? KF_F32 : of == MPI_DOUBLE ? KF_F64 : KF_I64, n, acc, in);
+}
+
+static void mpi_max(void *in, void *acc, int *n, MPI_Datatype *of) {
+  by_kfi(KF_MAX, in, acc, *n, *of);
+}
+
+static void mpi_min(void *in, void *acc, int *n, MPI_Datatype *of) {
+  by_kfi(KF_MIN, in, acc, *n, *of);
+}
+
+/* Gradients are large: a gather before them costs nothing, and sees that all mean the same. */
 static kf_status reduce(kf_comm *comm, kf_reduction reduction, kf_type type, int64_t n,
                         void *data) {
-  const MPI_Op op[] = {MPI_SUM, MPI_MAX, MPI_MIN};
   const MPI_Datatype of[] = {MPI_FLOAT, MPI_DOUBLE, MPI_INT64_T};
   const int64_t most = 1 << 28; /* elements at a time: counts are ints */
   kfi_mpi *m = (kfi_mpi *)comm;
-  kfi_mpi_begin(m);
+  const MPI_Op op[] = {MPI_SUM, m->max, m->min};
+  int64_t mine[2] = {n, reduction * 8 + type}, *all;
+  kf_status status;
+  if (!(all = kfi_buffer_reserve(&m->meanings, (size_t)comm->size * sizeof mine))) return KF_ENOMEM;
+  if ((status = gather(comm, mine, sizeof mine, all))) return status;
+  for (int32_t r = 1; r < comm->size; r++)
+    if ((status = kfi_same_reduction(r, &all[2 * r], all))) return status;
   for (int64_t i = 0; i < n; i += most) {
     int k = (int)(n - i < most ? n - i : most), code;
     MPI_Request request;
-    kf_status status;
+    MPI_Status done;
     char *at = (char *)data + i * kfi_type_bytes(type);
     code = MPI_Iallreduce(MPI_IN_PLACE, at, k, of[type], op[reduction], m->data, &request);
     if (code) return kfi_mpi_failed(m, code, "MPI_Iallreduce");
-    if ((status = wait_for(m, &request, "MPI_Iallreduce"))) return status;
+    if ((status = wait_for(m, &request, &done, "MPI_Iallreduce"))) return status;
   }
   return KF_OK;
 }
@@ -210,6 +301,8 @@ static void close_mpi(kfi_mpi *m) {
   }
   MPI_Comm_free(&m->data);
   MPI_Comm_free(&m->alarms);
+  MPI_Op_free(&m->max);
+  MPI_Op_free(&m->min);
   if (m->initialised) MPI_Finalize();
 }
 
@@ -219,6 +312,8 @@ static void mpi_free(kf_comm *comm) {
   if (comm->broken) return; /* MPI may still write to what is ours */
   MPI_Finalized(&finalised);
   if (!finalised) close_mpi(m);
+  kfi_buffer_free(&m->records);
+  kfi_buffer_free(&m->meanings);
   kfi_buffer_free(&m->messages);
   kfi_buffer_free(&m->requests);
   kfi_buffer_free(&m->staging);
@@ -227,39 +322,67 @@ static void mpi_free(kf_comm *comm) {
 
 static const kfi_comm_ops ops = {gather, kfi_mpi_exchange, reduce, alarm_others, mpi_free};
 
-static kf_status open_comms(kfi_mpi *m, MPI_Comm parent) {
-  int code = MPI_Comm_dup(parent, &m->data);
-  if (!code) code = MPI_Comm_dup(parent, &m->alarms);
-  if (!code) code = MPI_Comm_set_errhandler(m->data, MPI_ERRORS_RETURN);
-  if (!code) code = MPI_Comm_set_errhandler(m->alarms, MPI_ERRORS_RETURN);
-  return code ? kfi_mpi_failed(m, code, "MPI_Comm_dup") : KF_OK;
+/* Everybody takes part in what MPI wants all ranks for, also who has failed by then. */
+static kf_status open_comms(MPI_Comm parent, int *first_failed, MPI_Comm *data, MPI_Comm *alarms) {
+  kfi_mpi none = {.comm.call = "create"}; /* for the message */
+  int code = MPI_Comm_dup(parent, data);
+  if (code) return kfi_mpi_failed(&none, code, "MPI_Comm_dup");
+  code = MPI_Comm_dup(parent, alarms);
+  if (!code) code = MPI_Allreduce(MPI_IN_PLACE, first_failed, 1, MPI_INT, MPI_MIN, *data);
+  if (!code) code = MPI_Comm_set_errhandler(*data, MPI_ERRORS_RETURN);
+  if (!code) code = MPI_Comm_set_errhandler(*alarms, MPI_ERRORS_RETURN);
+  return code ? kfi_mpi_failed(&none, code, "MPI_Comm_dup") : KF_OK;
+}
+
+static kf_status start_mpi(bool *ours) {
+  int initialised = 1, finalised = 0, given;
+  MPI_Initialized(&initialised);
+  MPI_Finalized(&finalised);
+  if (finalised) return kfi_fail(KF_ECOMM, "MPI is finalised, and cannot be initialised again");
+  *ours = !initialised;
+  if (initialised) return KF_OK;
+  if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &given))
+    return kfi_fail(KF_ECOMM, "MPI_Init_thread failed");
+  /* some MPIs report the errors of a request there, and would end the job */
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
+  return KF_OK;
 }
 
 kf_status kf_comm_mpi_create(const void *mpi_comm, kf_comm **out) {
-  MPI_Comm parent = MPI_COMM_WORLD;
-  int initialised = 1, given = 0, rank, size;
-  kf_status status;
-  if (!out) return kfi_fail(KF_EINVAL, "kf_comm_mpi_create: out is NULL");
-  MPI_Initialized(&initialised);
-  if (!initialised && MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &given))
-    return kfi_fail(KF_ECOMM, "MPI_Init_thread failed");
+  MPI_Comm parent = MPI_COMM_WORLD, data, alarms;
+  int rank, size;
+  bool ours;
+  kf_status status, own = KF_OK;
+  if ((status = start_mpi(&ours))) return status;
   if (mpi_comm) parent = *(const MPI_Comm *)mpi_comm;
   MPI_Comm_rank(parent, &rank);
   MPI_Comm_size(parent, &size);
-
   size_t n_bytes = sizeof(kfi_mpi) + (size_t)size * (sizeof(MPI_Request) + sizeof(bool));
   kfi_mpi *m = calloc(1, n_bytes);
-  if (!m) return kfi_fail_memory(n_bytes, "an MPI comm");
-  m->comm = (kf_comm){
-    .ops = &ops, .rank = rank, .size = size, .timeout_s = KF_DEFAULT_TIMEOUT_S, .call = "create"};
-  m->initialised = !initialised;
-  m->saying = (MPI_Request *)(m + 1);
-  m->silent = (bool *)(m->saying + size);
-  for (int32_t q = 0; q < size; q++) m->saying[q] = MPI_REQUEST_NULL;
-  if ((status = open_comms(m, parent))) {
+  if (!m) own = kfi_fail_memory(n_bytes, "an MPI comm");
+  if (!out) own = kfi_fail(KF_EINVAL, "kf_comm_mpi_create: out is NULL");
+  int first_failed = own ? rank : size;
+  status = open_comms(parent, &first_failed, &data, &alarms);
+  if (!status && first_failed < size) {
+    MPI_Comm_free(&data);
+    MPI_Comm_free(&alarms);
+    status = own ? own : kfi_fail(KF_ECOMM, "rank %d failed to create its comm", first_failed);
+  }
+  if (status) {
     free(m);
     return status;
   }
+  m->comm = (kf_comm){
+    .ops = &ops, .rank = rank, .size = size, .timeout_s = KF_DEFAULT_TIMEOUT_S, .call = "create"};
+  m->data = data;
+  m->alarms = alarms;
+  m->initialised = ours;
+  m->saying = (MPI_Request *)(m + 1);
+  m->silent = (bool *)(m->saying + size);
+  for (int32_t q = 0; q < size; q++) m->saying[q] = MPI_REQUEST_NULL;
+  MPI_Op_create(mpi_max, 1, &m->max);
+  MPI_Op_create(mpi_min, 1, &m->min);
   start_listening(m);
   *out = &m->comm;
   return KF_OK;

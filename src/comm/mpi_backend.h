@@ -16,6 +16,12 @@ typedef struct kfi_alarm {
   char reason[KFI_REASON];
 } kfi_alarm;
 
+/* What goes before the records of a gather. */
+typedef struct kfi_label {
+  int64_t n_bytes; /* of a record */
+  char call[24];
+} kfi_label;
+
 /* A message of an exchange: some bytes of one run or of several. */
 typedef struct kfi_message {
   int64_t run, from, n_bytes; /* begins at byte `from` of this run */
@@ -27,6 +33,7 @@ typedef struct kfi_message {
 typedef struct kfi_mpi {
   kf_comm comm;
   MPI_Comm data, alarms; /* duplicates, so that no message of the program's comes in between */
+  MPI_Op max, min;       /* of floats; see mpi.c */
   bool initialised;      /* MPI by us */
   int64_t n_calls;
 
@@ -37,7 +44,7 @@ typedef struct kfi_mpi {
   MPI_Request *saying;   /* (size) */
   bool *silent;          /* (size) not heard of, in a roll call */
 
-  kfi_buffer messages, requests, staging;
+  kfi_buffer records, meanings, messages, requests, staging;
 } kfi_mpi;
 
 /* Waiting for something: spin, then yield, then sleep, and look at the clock and for alarms. */
@@ -51,6 +58,10 @@ kf_status kfi_mpi_waited(kfi_mpi *m, kfi_wait *wait, bool progress);
 
 /* Begin a call and give its messages a tag of their own. */
 int kfi_mpi_begin(kfi_mpi *m);
+
+/* What an alarm has to say; KF_OK: there is none. A call that has begun asks first: it may find all
+** it needs in MPI's buffers, though those who sent it have given up since. */
+kf_status kfi_mpi_listen(kfi_mpi *m);
 
 /* KF_ECOMM with MPI's own words. */
 kf_status kfi_mpi_failed(const kfi_mpi *m, int code, const char *what);

@@ -230,6 +230,7 @@ kf_status kfi_mpi_exchange(kf_comm *comm, const kfi_exchange *x) {
   bool progress;
   kf_status status;
   t.tag = kfi_mpi_begin(t.m);
+  if ((status = kfi_mpi_listen(t.m))) return status;
   if ((status = lay_out(&t))) return status;
   if ((status = post_all(&t))) return status;
   if ((status = copy_home(&t))) return status;

@@ -18,6 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../balance/plan_check.h"
+
 enum { FACTORS = 1, NO_LENGTHS = 2, VERSION = 24, FIRST_ROOM = 32 };
 
 typedef struct head {
@@ -28,7 +30,7 @@ struct kf_step {
   kf_comm *comm;
   int64_t record_bytes, room;
   bool factors;
-  kfi_buffer slots, arrays, agreed; /* gathered; the batch; of kf_step_plan */
+  kfi_buffer slots, arrays, agreed, proof; /* gathered; the batch; two of kf_step_plan */
   kf_batch batch;
   bool gathered;
 };
@@ -40,14 +42,16 @@ static int64_t slot_bytes(const kf_step *s) {
   return len_at(s) + s->room * (s->factors ? 2 : 1) * (int64_t)sizeof(int64_t);
 }
 
-/* The value that most ranks have, ties to the lower rank; so that the odd one out gets named. */
+/* A rank with the value of more than half of them, so that the odd one out gets named; else 0. */
 static int32_t usual(const char *value, int64_t stride, size_t n_bytes, int32_t n_ranks) {
-  int32_t held = 0, votes = 0;
+  int32_t held = 0, votes = 0, n = 0;
   for (int32_t r = 0; r < n_ranks; r++) { /* Boyer and Moore's majority vote */
     if (votes == 0) held = r;
     votes += memcmp(value + held * stride, value + r * stride, n_bytes) == 0 ? 1 : -1;
   }
-  return votes > 0 ? held : 0;
+  for (int32_t r = 0; r < n_ranks; r++) /* the vote finds a majority, or anybody if there is none */
+    n += memcmp(value + held * stride, value + r * stride, n_bytes) == 0;
+  return n > n_ranks / 2 ? held : 0;
 }
 
 /* The first rank that differs from the usual value, or -1. */
@@ -115,6 +119,7 @@ void kf_step_free(kf_step *s) {
   kfi_buffer_free(&s->slots);
   kfi_buffer_free(&s->arrays);
   kfi_buffer_free(&s->agreed);
+  kfi_buffer_free(&s->proof);
   free(s);
 }
 
@@ -141,6 +146,7 @@ static bool fits(kf_step *s, const char *slots, int64_t n_bytes) {
   int64_t most = 0, flags = 0;
   for (int32_t r = 0; r < s->comm->size; r++) {
     const head *h = (const head *)(slots + r * n_bytes);
+    if (h->flags & NO_LENGTHS) continue; /* a fault that needs no room to be found */
     if (h->n_seqs > most && h->n_seqs <= KF_MAX_SEQS) most = h->n_seqs;
     flags |= h->flags;
   }
@@ -289,7 +295,7 @@ kf_status kf_step_plan(kf_step *s, kf_planner *planner, const kf_plan **plan) {
     status =
       kfi_fail(KF_EINVAL, "kf_step_plan: nothing was gathered, expected kf_step_gather first");
   else if (!(status = kf_planner_plan(planner, &s->batch, &mine)))
-    status = kf_plan_check(mine, &s->batch);
+    status = kfi_plan_check(mine, &s->batch, &s->proof);
   v.status = status;
   if (status) snprintf(v.reason, sizeof v.reason, "%s", kf_last_error());
   v.config = kf_planner_hash(planner);

@@ -28,8 +28,8 @@ static void walk_rows(kfi_collector *c, const kfi_move *m, int32_t t) {
   int64_t stride = kfi_tensor_stride(&m->side[ROWS][t]), head_bytes = m->side[PAIRS][t].row_bytes;
   for (int64_t h = p->hold_off[m->rank]; h < p->hold_off[m->rank + 1]; h++) {
     const kf_chunk *mine = &p->chunk[p->hold[h]];
+    if (mine->length == 0) continue; /* data may be NULL */
     char *row = (char *)m->side[ROWS][t].data + p->hold_row[p->hold[h]] * stride;
-    if (mine->length == 0) continue;
     for (int64_t i = p->seq_off[mine->seq]; i < p->seq_off[mine->seq + 1]; i++) {
       const kf_chunk *owner = &p->chunk[i];
       if (owner->heads == 0) continue;

@@ -20,8 +20,8 @@ api='["<]knapformer\.h[">]'
 rule "src/balance knows its own headers and libc only" \
   "$(stray_includes src/balance "$(own src/balance)$api|$libc")"
 for folder in src/comm src/kernel; do
-  rule "$folder knows the public header, and how to fail and to reserve memory" \
-    "$(stray_includes $folder "$(own $folder)$api|\"(\.\./)?balance/(status|memory)\.h\"|<.*>")"
+  rule "$folder knows the public header, and how to fail, to reserve memory and to prove a plan" \
+    "$(stray_includes $folder "$(own $folder)$api|\"(\.\./)?balance/(status|memory|plan_check)\.h\"|<.*>")"
 done
 for folder in examples train cli; do
   rule "$folder knows the public header, not the inside of other folders" \

@@ -17,7 +17,7 @@ void *__wrap_calloc(size_t n, size_t size);
 void *__wrap_realloc(void *old, size_t size);
 void *__wrap_aligned_alloc(size_t align, size_t size);
 
-static long fail_at, n_calls;
+static _Thread_local long fail_at, n_calls;
 
 long fail_alloc(long k) {
   long n = n_calls;

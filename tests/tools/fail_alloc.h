@@ -5,7 +5,8 @@
 
 /*
 ** The k-th allocation from now (k = 1: the next one) returns NULL; k = 0 switches this off.
-** Returns how many allocations there were since the last call. The loop to write:
+** Returns how many allocations there were since the last call. Each thread counts for itself, so
+** that one rank of several can fail. The loop to write:
 **
 **     for (k = 1;; k++) {
 **       fail_alloc(k);
