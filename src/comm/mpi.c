@@ -109,15 +109,17 @@ static kf_status roll_call(kfi_mpi *m, bool first) {
     return kfi_comm_break(&m->comm, KF_ETIMEOUT, "%s: %s silent for %g s", m->comm.call, names,
                           m->comm.timeout_s);
   }
-  if (other.rank >= 0)
-    return kfi_comm_break(&m->comm, KF_EMISMATCH,
-                          "ranks wait for each other in different calls: rank %d in %s, its call "
-                          "%lld, but rank %d in %s, its call %lld",
-                          other.rank, other.call, (long long)other.n_calls, m->comm.rank,
-                          m->comm.call, (long long)m->n_calls);
-  return kfi_comm_break(&m->comm, KF_ETIMEOUT,
-                        "%s: no progress for %g s, though by now all ranks are in the same call",
-                        m->comm.call, m->comm.timeout_s);
+  if (other.rank < 0)
+    return kfi_comm_break(&m->comm, KF_ETIMEOUT,
+                          "%s: no progress for %g s, though by now all ranks are in the same call",
+                          m->comm.call, m->comm.timeout_s);
+  /* who has made as many calls but makes another one is wrong; who has made fewer was late */
+  return kfi_comm_break(
+    &m->comm, other.n_calls == m->n_calls ? KF_EMISMATCH : KF_ETIMEOUT,
+    "no progress for %g s, though no rank is silent: rank %d is in %s, its call "
+    "%lld, but rank %d in %s, its call %lld",
+    m->comm.timeout_s, other.rank, other.call, (long long)other.n_calls, m->comm.rank, m->comm.call,
+    (long long)m->n_calls);
 }
 
 kf_status kfi_mpi_listen(kfi_mpi *m) {

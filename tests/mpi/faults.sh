@@ -63,6 +63,7 @@ lose_one() {
   ranks=$((3 + RANDOM % 2))
   victim=$((RANDOM % ranks))
   name=knapformer-fault-$$-$round-$fault
+  : >"$out" # here and now: the job opens it some time later, and the last one's ranks are in it
   # The worker knows exit and fail; signals come from here.
   "$KF_MPIRUN" -n "$ranks" "$worker" "$RANDOM" 1000000 $timeout "$fault" "$victim" "$step" "$name" \
     >"$out" 2>&1 </dev/null &
