@@ -50,16 +50,9 @@ enum { ROW_BYTES = 6144, N_LENS = 9, RECORD = 512 };
 
 static const int64_t lens[N_LENS] = {4096, 2048, 2048, 1024, 512, 512, 256, 256, 170};
 
-/* This rank's own failure: `world` learns of it. */
-static kf_status give_up(kf_comm *world, const char *reason) {
-  char text[300]; /* the reason may be kf_last_error()'s */
-  snprintf(text, sizeof text, "%s", reason);
-  return kf_comm_fail(world, text);
-}
-
 /* ------------------------------------------------------------------------ timing */
 
-/* Two that do the same work. `theirs` needs no status: MPI ends the program itself. */
+/* Two that do the same work; only the time of `theirs` is of interest. */
 typedef struct contest {
   bench_row row;
   kf_status (*ours)(void *self);
@@ -198,11 +191,11 @@ static kf_status verify(kf_comm *world, routed *r) {
   home_rows(r, false);
   memset(r->held.data, 0xff, (size_t)(r->held.n_rows * ROW_BYTES));
   if ((status = forward(r))) return status;
-  if (!held_rows(r)) return give_up(world, "rows differ at their holder");
+  if (!held_rows(r)) return kf_comm_fail(world, "rows differ at their holder");
   memset(r->home.data, 0xff, n_bytes);
   if ((status = kf_route_reverse(r->planned.comm, r->planned.plan, 1, &r->held, &r->home)))
     return status;
-  if (!home_rows(r, true)) return give_up(world, "rows differ after their return");
+  if (!home_rows(r, true)) return kf_comm_fail(world, "rows differ after their return");
   return kf_comm_barrier(world);
 }
 
@@ -236,7 +229,7 @@ static kf_status open_route(kf_comm *world, routed *r, const char *bags, int64_t
   r->home.data = aligned_alloc(4096, (size_t)(r->home.n_rows * stride + 4095) / 4096 * 4096);
   r->held.data = aligned_alloc(4096, (size_t)(r->held.n_rows * ROW_BYTES + 4095) / 4096 * 4096);
   r->counts = calloc(4 * (size_t)p->n_ranks, sizeof *r->counts);
-  if (!r->home.data || !r->held.data || !r->counts) return give_up(world, "out of memory");
+  if (!r->home.data || !r->held.data || !r->counts) return kf_comm_fail(world, "out of memory");
   memset(r->home.data, 0, (size_t)(r->home.n_rows * stride));
   count_bytes(r);
   return verify(world, r);
@@ -315,7 +308,7 @@ static kf_status step_row(kf_comm *world, int64_t rounds, bench_row *out) {
     int64_t m = joint->n_seqs, first = (rank * m + n - 1) / n, end = ((rank + 1) * m + n - 1) / n;
     s.planned.mine = (kf_rank_batch){.n_seqs = end - first, .len = joint->len + first};
     s.all = malloc((size_t)n * RECORD);
-    status = s.all ? open_step(&s.planned, "auto") : give_up(world, "out of memory");
+    status = s.all ? open_step(&s.planned, "auto") : kf_comm_fail(world, "out of memory");
   }
   if (!status) status = time_both(world, &c, rounds);
   close_step(&s.planned);
@@ -351,7 +344,7 @@ static int measure(const char *only, int64_t rounds, bool json) {
     rows[n_rows++].name = row_names[i];
   }
   if (status) {
-    give_up(world, kf_last_error()); /* in case it is this rank's alone */
+    kf_comm_fail(world, kf_last_error()); /* in case it is this rank's alone */
     return cli_fail_rank(name, world);
   }
   if (rank == 0) code = bench_show(name, rows, n_rows, json);

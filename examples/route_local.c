@@ -14,7 +14,8 @@
 enum { RANKS = 4, WIDTH = 64, MOST = 3000 }; /* rows of 64 floats, at most 3000 a rank */
 
 static const int64_t lens[RANKS] = {3000, 200, 100, 100}; /* a sequence a rank */
-static float rows[RANKS][MOST * WIDTH], moved[RANKS][MOST * WIDTH], back[RANKS][MOST * WIDTH];
+static float rows[RANKS][MOST * WIDTH], back[RANKS][MOST * WIDTH];
+static float moved[RANKS][RANKS * MOST * WIDTH]; /* a rank may hold what all have */
 static kf_status result[RANKS];
 
 /* One rank's step. Every row carries its number, so that it shows where it came from. */
@@ -36,7 +37,8 @@ static kf_status run(kf_comm *comm, kf_step *step, kf_planner *planner) {
   for (int r = 0; r < RANKS; r++) { /* in turn */
     if (r == rank)
       printf("rank %d has %4d rows and computes %4d, from number %4d to %4d\n", rank, (int)n,
-             (int)n_held, (int)moved[rank][0], (int)moved[rank][(n_held - 1) * WIDTH]);
+             (int)n_held, (int)moved[rank][0],
+             (int)moved[rank][n_held > 0 ? (n_held - 1) * WIDTH : 0]);
     if ((status = kf_comm_barrier(comm))) return status;
   }
   /* here the layers of the model would change the rows that are held */
@@ -53,7 +55,7 @@ static void *rank_main(void *arg) {
   kf_step *step = NULL;
   kf_status status = kf_cost_preset("DiT-S", NULL, RANKS, 0.4, &options.cost);
   if (!status) status = kf_planner_create(&options, &planner);
-  if (status) kf_comm_fail(comm, kf_status_string(status)); /* so that the others do not wait */
+  if (status) kf_comm_fail(comm, kf_last_error()); /* so that the others do not wait */
   if (!status) status = kf_step_create(comm, 0, &step);
   if (!status) status = run(comm, step, planner);
   if (status) fprintf(stderr, "rank %d: %s\n", kf_comm_rank(comm), kf_last_error());

@@ -54,7 +54,7 @@ int main(void) {
   const int rank = kf_comm_rank(comm);
   status = kf_cost_preset("DiT-S", NULL, kf_comm_size(comm), 0.4, &options.cost);
   if (!status) status = kf_planner_create(&options, &planner);
-  if (status) kf_comm_fail(comm, kf_status_string(status)); /* so that the others do not wait */
+  if (status) kf_comm_fail(comm, kf_last_error()); /* so that the others do not wait */
   if (!status) status = kf_step_create(comm, 0, &step);
   if (!status) status = run(comm, step, planner);
   if (status) fprintf(stderr, "rank %d: %s\n", rank, kf_last_error());

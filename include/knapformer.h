@@ -33,12 +33,13 @@
 **
 ** Rules that hold for every function here:
 **   - A kf_status of 0 is success. Outputs come last and are written only on success.
-**   - Inputs are borrowed for the call, never kept.
+**   - Inputs are borrowed for the call, never kept (but a kf_step keeps its kf_comm).
 **   - An option that is all zero bits means its default.
 **   - Nothing prints, exits or reads the environment. The clock is read only while waiting for
 **     other ranks (section 8), never to decide a plan.
 **   - Objects are not locked: use one from one thread at a time. Different
-**     objects may be used from different threads.
+**     objects may be used from different threads, but all MPI comms from the one that
+**     initialised MPI.
 */
 #ifndef KNAPFORMER_H
 #define KNAPFORMER_H
@@ -68,7 +69,7 @@ KF_API const char *kf_version(void);
 typedef enum kf_status {
   KF_OK = 0,
   KF_EINVAL = 1,      /* an argument or a text is wrong; kf_last_error() names it */
-  KF_ENOMEM = 2,      /* memory ran out; the object stays usable, but its last plan is gone */
+  KF_ENOMEM = 2,      /* memory ran out; a planner stays usable, but its last plan is gone */
   KF_EINFEASIBLE = 3, /* no plan fits the memory caps, the chunk limit or the bags */
   KF_EPLAN = 4,       /* kf_plan_check found a plan that is not one */
   KF_ENOTBUILT = 5,   /* the library was built without this part (MPI) */
@@ -369,18 +370,18 @@ KF_API kf_status kf_svg_plan(const kf_plan *plan, const char *title, char **out)
 /* -------------------------------------------------------------------- 8. comm */
 
 /*
-** One rank's end of a group of ranks. Every function of sections 8 to 11 that takes a comm is
-** collective: all ranks call the same functions in the same order, each from one thread at a
-** time, also those with nothing to send.
+** One rank's end of a group of ranks. Unless it says otherwise, a function of sections 8 to 11
+** that takes a comm is collective: all ranks call the same functions in the same order, each from
+** one thread at a time, also those with nothing to send.
 **
-** Collectives agree: no rank returns an error alone. A rank that fails, or is handed wrong
-** arguments, tells the others, and every rank returns an error that names it and its reason. A
-** rank that nobody hears from within the timeout gives KF_ETIMEOUT, naming it, on every other
-** rank. After such an error the comm is broken: every later call returns the same sentence, and
+** Collectives agree: no rank fails alone. A rank that fails, or is handed wrong arguments, tells the
+** others, and every rank returns an error that names it and its reason: from the same call, or from
+** the next where it had nothing to get from that rank. A rank that nobody hears from within the
+** timeout gives KF_ETIMEOUT, naming it, on every other rank. After such an error the comm is broken: every later call returns the same sentence, and
 ** all that is left is to free it and to end the job (which is the program's business: print
 ** kf_last_error() and exit with a code that is not 0; mpirun and srun then end the others).
-** KF_EINVAL (but for a NULL pointer), KF_EINFEASIBLE and KF_EMISMATCH of section 9 leave the comm
-** in order.
+** What kf_step_gather finds wrong with lengths, and kf_step_plan with plans, is the same error on
+** every rank and leaves the comm in order.
 */
 typedef struct kf_comm kf_comm;
 
@@ -393,25 +394,29 @@ KF_API kf_status kf_comm_local_create(int32_t n_ranks, kf_comm **out);
 /*
 ** The ranks of an MPI communicator. `mpi_comm` is the address of an MPI_Comm, which is
 ** duplicated, or NULL for MPI_COMM_WORLD. Initialises MPI where the program has not, and then
-** finalises it when the comm is freed. Collective. KF_ENOTBUILT in a library without MPI.
+** finalises it when the last comm is freed. Collective, and waits for all ranks, as MPI_Init does. KF_ENOTBUILT in a library without MPI.
 ** After KF_ETIMEOUT or KF_ECOMM, MPI may write into the buffers of the failed call until the
 ** process ends: leave them be.
 */
 KF_API kf_status kf_comm_mpi_create(const void *mpi_comm, kf_comm **out);
 
+/* Over MPI it waits until all ranks free theirs, as MPI_Finalize does, unless one has failed: a
+** kf_comm_barrier before it has a deadline. Free what was made from a comm first. */
 KF_API void kf_comm_free(kf_comm *comm);
 
+/* Not collective; nor are the next two. */
 KF_API int32_t kf_comm_rank(const kf_comm *comm);
 KF_API int32_t kf_comm_size(const kf_comm *comm);
 
 #define KF_DEFAULT_TIMEOUT_S 60
 
-/* How long to wait without any progress, from 0.01 to 1e6 seconds. Not collective, but give all
-** ranks the same. */
+/* How long to wait without any progress, from 0.01 to 1e6 seconds: longer than any rank may let the
+** others wait, as for a checkpoint. Give all ranks the same. */
 KF_API kf_status kf_comm_set_timeout(kf_comm *comm, double seconds);
 
 /* Give up, for a reason of the caller's own: every other rank's present or next call on this comm
-** returns KF_ECOMM with "rank R failed: reason". Not collective. Returns KF_ECOMM. */
+** returns KF_ECOMM with "rank R failed: reason", which may be kf_last_error(). Returns KF_ECOMM, or
+** what broke the comm before. */
 KF_API kf_status kf_comm_fail(kf_comm *comm, const char *reason);
 
 KF_API kf_status kf_comm_barrier(kf_comm *comm);
@@ -545,7 +550,8 @@ typedef struct kf_attention {
   float scale;               /* 0: 1/sqrt(head_dim) */
   kf_isa isa;
   /* Floats from one row of q, k, v, dq, dk, dv to the next, so that they may lie in one buffer: row
-  ** r of a segment begins at row offset/heads + r. 0: heads * head_dim. */
+  ** r of a segment begins at row offset/heads + r, so all segments have as many heads. 0: heads *
+  ** head_dim. */
   int64_t qkv_stride;
 
   const float *q, *k, *v;

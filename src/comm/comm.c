@@ -101,17 +101,25 @@ kf_status kf_comm_barrier(kf_comm *comm) {
   return status ? kfi_comm_fail(comm, status) : KF_OK;
 }
 
-kf_status kf_comm_gather(kf_comm *comm, const void *record, int64_t n_bytes, void *all) {
+/* At most half of all records travel in one message, with room for a label. */
+int64_t kfi_most_record(int32_t n_ranks) { return INT32_MAX / ((n_ranks + 1) / 2) - 8192; }
+
+kf_status kfi_comm_gather(kf_comm *comm, const char *call, const void *record, int64_t n_bytes,
+                          void *all) {
   kf_status status;
-  if ((status = kfi_comm_enter(comm, "gather"))) return status;
-  if (n_bytes < 0 || n_bytes > INT32_MAX)
-    status = kfi_fail(KF_EINVAL, "gather: a record of %lld bytes, expected 0 to %d",
-                      (long long)n_bytes, INT32_MAX);
+  if ((status = kfi_comm_enter(comm, call))) return status;
+  if (n_bytes < 0 || n_bytes > kfi_most_record(comm->size))
+    status = kfi_fail(KF_EINVAL, "%s: a record of %lld bytes, expected 0 to %lld on %d ranks", call,
+                      (long long)n_bytes, (long long)kfi_most_record(comm->size), comm->size);
   else if (n_bytes > 0 && (!record || !all))
-    status = kfi_fail(KF_EINVAL, "gather: %s is NULL", record ? "all" : "record");
+    status = kfi_fail(KF_EINVAL, "%s: %s is NULL", call, record ? "all" : "record");
   else
     status = comm->ops->gather(comm, record, n_bytes, all);
   return status ? kfi_comm_fail(comm, status) : KF_OK;
+}
+
+kf_status kf_comm_gather(kf_comm *comm, const void *record, int64_t n_bytes, void *all) {
+  return kfi_comm_gather(comm, "gather", record, n_bytes, all);
 }
 
 /* One run for each rank that gets or sends anything. */
@@ -159,6 +167,7 @@ kf_status kf_comm_alltoallv(kf_comm *comm, const void *send, const int64_t *send
   kfi_exchange x;
   kf_status status;
   if ((status = kfi_comm_enter(comm, "alltoallv"))) return status;
+  comm->what = 0;
   if ((status = flat_exchange(comm, send, send_bytes, recv, recv_bytes, &x)))
     return kfi_comm_fail(comm, status);
   return kfi_comm_exchange(comm, &x);

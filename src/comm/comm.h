@@ -71,6 +71,7 @@ struct kf_comm {
   int32_t rank, size;
   double timeout_s;
   const char *call;        /* the call that is being made, for messages */
+  uint64_t what;           /* of an exchange: a hash of what all ranks must mean alike */
   kf_status broken;        /* what every later call returns */
   char reason[KFI_REASON]; /* and says */
   kfi_buffer runs, peers;  /* of kfi_collect */
@@ -84,6 +85,13 @@ kf_status kfi_comm_fail(kf_comm *comm, kf_status status);
 
 /* Enter a collective: KF_OK, or what broke the comm before. */
 kf_status kfi_comm_enter(kf_comm *comm, const char *call);
+
+/* kf_comm_gather as part of another call. */
+kf_status kfi_comm_gather(kf_comm *comm, const char *call, const void *record, int64_t n_bytes,
+                          void *all);
+
+/* Most bytes of a record that every backend gathers from so many ranks: counts are ints there. */
+int64_t kfi_most_record(int32_t n_ranks);
 
 /* Make an exchange, and see that the others learn of a failure. */
 kf_status kfi_comm_exchange(kf_comm *comm, const kfi_exchange *exchange);

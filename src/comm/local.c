@@ -28,7 +28,8 @@ typedef struct desk {
   const char *call;
   const void *record; /* gather */
   int64_t what[2];    /* bytes of a record; of a reduction as in kfi_same_reduction */
-  void *data;         /* reduce */
+  bool reduces;
+  void *data; /* that it reduces */
   const kfi_exchange *exchange;
 } desk;
 
@@ -129,7 +130,7 @@ static kf_status begin(local *l, desk what) {
     const desk *a = &h->desk[0], *b = &h->desk[r];
     if (strcmp(a->call, b->call) != 0)
       return kfi_fail(KF_EMISMATCH, "rank %d calls %s, but rank 0 calls %s", r, b->call, a->call);
-    if (a->data) {
+    if (a->reduces) {
       if ((status = kfi_same_reduction(r, b->what, a->what))) return status;
     } else if (a->what[0] != b->what[0]) {
       return kfi_fail(KF_EMISMATCH, "%s: rank %d has %lld bytes, but rank 0 has %lld", a->call, r,
@@ -191,7 +192,8 @@ static kf_status reduce(kf_comm *comm, kf_reduction reduction, kf_type type, int
   local *l = (local *)comm;
   int64_t size = kfi_type_bytes(type);
   kf_status status;
-  if ((status = begin(l, (desk){.data = data, .what = {n, reduction * 8 + type}}))) return status;
+  if ((status = begin(l, (desk){.reduces = true, .data = data, .what = {n, reduction * 8 + type}})))
+    return status;
   int64_t part = (n + comm->size - 1) / comm->size, first = part * comm->rank;
   int64_t end = first + part < n ? first + part : n;
   for (int64_t i = first; i < end; i += BLOCK) {

@@ -53,6 +53,15 @@ static kf_status check_tensors(const kf_comm *comm, const kfi_move_kind *kind, c
   return KF_OK;
 }
 
+/* Two ranks that mean the same have the same; a few lines of FNV-1a. */
+static uint64_t hash_of(const kfi_move *m, const char *call) {
+  uint64_t h = m->plan->hash;
+  for (; *call; call++) h = (h ^ (uint64_t)*call) * 0x100000001b3ull;
+  for (int32_t i = 0; i < m->n_tensors; i++)
+    h = (h ^ (uint64_t)m->side[0][i].row_bytes) * 0x100000001b3ull;
+  return h ^ h >> 32;
+}
+
 kf_status kfi_move_run(kf_comm *comm, const kfi_move_kind *kind, const kfi_move *given, int from) {
   kfi_move m = *given;
   kfi_side side[2];
@@ -62,5 +71,6 @@ kf_status kfi_move_run(kf_comm *comm, const kfi_move_kind *kind, const kfi_move 
   if ((status = check_plan(comm, m.plan))) return kfi_comm_fail(comm, status);
   if ((status = check_tensors(comm, kind, &m))) return kfi_comm_fail(comm, status);
   if ((status = kfi_collect(comm, kind->walk, &m, side))) return kfi_comm_fail(comm, status);
+  comm->what = hash_of(&m, comm->call);
   return kfi_comm_exchange(comm, &(kfi_exchange){side[from], side[!from]});
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** The MPI backend, plain MPI-3. Nothing blocks: every operation is started and then polled, and
-** polling watches the clock and the alarms.
+** The MPI backend, plain MPI-3. No call between create and free blocks: every operation is started
+** and then polled, and polling watches the clock and the alarms.
 **
 ** Alarms have a communicator of their own, with a receive always posted. A rank that fails sends
 ** its reason to all. A rank that has waited for the whole timeout sends that to all too, and whoever
 ** hears of it while waiting gives up as well and says so: a roll call. After a moment of grace,
-** ranks from which nothing was heard are the silent ones, and every rank that still lives has heard
-** the same and names the same.
+** ranks from which nothing was heard are the silent ones. Every rank that was waiting has heard the
+** same and names the same.
 **
 ** A comm that broke is not finalised: MPI_Finalize would wait for the ranks that are gone, and
 ** pending receives may still write to staging memory, which therefore is left to the process's end.
@@ -56,7 +56,11 @@ static bool has_alarm(kfi_mpi *m) {
 static void say(kfi_mpi *m, bool failed, const char *reason) {
   if (m->alarmed) return;
   m->alarmed = true;
-  m->said = (kfi_alarm){.failed = failed, .rank = m->comm.rank, .n_calls = m->n_calls};
+  m->said = (kfi_alarm){.failed = failed,
+                        .rank = m->comm.rank,
+                        .n_calls = m->n_calls,
+                        .what = m->comm.what,
+                        .waited_s = kfi_now_s() - m->since};
   snprintf(m->said.call, sizeof m->said.call, "%s", m->comm.call);
   snprintf(m->said.reason, sizeof m->said.reason, "%s", reason);
   for (int32_t q = 0; q < m->comm.size; q++) {
@@ -79,22 +83,41 @@ static void let_out(kfi_mpi *m) {
   for (int32_t q = 0; q < m->comm.size; q++) MPI_Test(&m->saying[q], &done, MPI_STATUS_IGNORE);
 }
 
+/* All ranks are there after all. `other` makes another call, or none does; `last` came last. */
+static kf_status nobody_silent(kfi_mpi *m, const kfi_alarm *other, const kfi_alarm *last) {
+  double timeout_s = m->comm.timeout_s;
+  if (other->rank >= 0)
+    return kfi_comm_break(
+      &m->comm, KF_EMISMATCH, "rank %d calls %s, but rank %d calls %s%s", other->rank, other->call,
+      m->comm.rank, m->comm.call,
+      strcmp(other->call, m->comm.call) == 0 ? ": with another plan or other tensors" : "");
+  if (last->waited_s < timeout_s / 2)
+    return kfi_comm_break(&m->comm, KF_ETIMEOUT, "%s: rank %d came too late, after more than %g s",
+                          m->comm.call, last->rank, timeout_s);
+  return kfi_comm_break(&m->comm, KF_ETIMEOUT,
+                        "%s: no progress for %g s, though all ranks are there", m->comm.call,
+                        timeout_s);
+}
+
 /* Waiting was in vain, here or elsewhere: find out who is silent. `first`: m->heard has an alarm. */
 static kf_status roll_call(kfi_mpi *m, bool first) {
   double grace_s = m->comm.timeout_s / 4 < 5 ? m->comm.timeout_s / 4 : 5;
   double end = kfi_now_s() + grace_s;
-  kfi_alarm other = {.rank = -1};
+  kfi_alarm other = {.rank = -1}, last;
   int32_t n_heard = 1;
   char names[KFI_NAMES];
   say(m, false, "");
+  last = m->said;
   for (int32_t r = 0; r < m->comm.size; r++) m->silent[r] = r != m->comm.rank;
   for (bool there = first; n_heard < m->comm.size; there = has_alarm(m)) {
     if (there) {
       if (m->heard.failed) return heard_failure(m);
       n_heard += m->silent[m->heard.rank];
       m->silent[m->heard.rank] = false;
-      if (m->heard.n_calls != m->n_calls || strcmp(m->heard.call, m->said.call) != 0)
+      if (m->heard.n_calls == m->n_calls &&
+          (m->heard.what != m->said.what || strcmp(m->heard.call, m->said.call) != 0))
         other = m->heard;
+      if (m->heard.waited_s < last.waited_s) last = m->heard;
       start_listening(m);
     } else if (kfi_now_s() > end) {
       break;
@@ -109,21 +132,18 @@ static kf_status roll_call(kfi_mpi *m, bool first) {
     return kfi_comm_break(&m->comm, KF_ETIMEOUT, "%s: %s silent for %g s", m->comm.call, names,
                           m->comm.timeout_s);
   }
-  if (other.rank < 0)
-    return kfi_comm_break(&m->comm, KF_ETIMEOUT,
-                          "%s: no progress for %g s, though by now all ranks are in the same call",
-                          m->comm.call, m->comm.timeout_s);
-  /* who has made as many calls but makes another one is wrong; who has made fewer was late */
-  return kfi_comm_break(
-    &m->comm, other.n_calls == m->n_calls ? KF_EMISMATCH : KF_ETIMEOUT,
-    "no progress for %g s, though no rank is silent: rank %d is in %s, its call "
-    "%lld, but rank %d in %s, its call %lld",
-    m->comm.timeout_s, other.rank, other.call, (long long)other.n_calls, m->comm.rank, m->comm.call,
-    (long long)m->n_calls);
+  return nobody_silent(m, &other, &last);
 }
 
+/* Who was away for so long that the others may have given up listens harder: an MPI does not always
+** get at a message by one poll, and those of the call itself may lie before it. */
 kf_status kfi_mpi_listen(kfi_mpi *m) {
-  if (!has_alarm(m)) return KF_OK;
+  const double hard_s = 1e-3;
+  double end = m->away_s > m->comm.timeout_s / 2 ? kfi_now_s() + hard_s : 0;
+  bool there = has_alarm(m);
+  while (!there && end > 0 && kfi_now_s() < end) there = has_alarm(m);
+  m->away_s = 0;
+  if (!there) return KF_OK;
   return m->heard.failed ? heard_failure(m) : roll_call(m, true);
 }
 
@@ -141,30 +161,26 @@ static void alarm_others(kf_comm *comm, const char *reason) {
 ** pays for this rank's waiting.
 */
 kf_status kfi_mpi_waited(kfi_mpi *m, kfi_wait *w, bool progress) {
-  enum { SPIN = 256, LOOK = 64 };
-  if (progress) {
-    *w = (kfi_wait){0};
-    return KF_OK;
-  }
-  if (++w->idle < SPIN || (w->idle % LOOK && w->since > 0)) {
-    if (w->idle >= SPIN) sched_yield();
-    return KF_OK;
-  }
-  double now = kfi_now_s();
+  const double spin_s = 5e-5, yield_s = 2e-3;
   kf_status status;
-  if (w->since <= 0) w->since = now;
+  double now = kfi_now_s(); /* at every poll: on a busy machine one may take milliseconds */
+  if (progress || w->since <= 0) w->since = now;
+  if (now - w->since < spin_s) return KF_OK;
   if ((status = kfi_mpi_listen(m))) return status;
   if (now - w->since > m->comm.timeout_s) return roll_call(m, false);
-  if (now - w->since > 2e-3) {
+  if (now - w->since > yield_s)
     nap(5e-5);
-    w->idle += LOOK - 1 - w->idle % LOOK; /* the next poll looks at the clock again */
-  }
+  else
+    sched_yield();
   return KF_OK;
 }
 
 int kfi_mpi_begin(kfi_mpi *m) {
+  double now = kfi_now_s();
   m->n_calls++;
-  return (int)(m->n_calls % 32000) + 1;
+  m->away_s = now - m->since;
+  m->since = now;
+  return (int)(((uint64_t)m->n_calls + m->comm.what) % 32000) + 1;
 }
 
 static kf_status wait_for(kfi_mpi *m, MPI_Request *request, MPI_Status *status, const char *what) {
@@ -187,7 +203,11 @@ static kf_status wait_for(kfi_mpi *m, MPI_Request *request, MPI_Status *status, 
 ** every message has a label, and a wrong one becomes a sentence on every rank.
 **
 **     label | record of rank | of rank+1 | ...        the last part is where messages arrive
+**
+** Some more may arrive than is expected, so that the label of a wrong message can be read.
 */
+enum { SLACK = 4096 };
+
 typedef struct gathering {
   int64_t n_bytes; /* of a record */
   char *mine;      /* label, then records */
@@ -215,7 +235,7 @@ static kf_status swap_letters(kfi_mpi *m, const gathering *g, int to, int from, 
   MPI_Status arrived, sent;
   kf_status status;
   int n_got = 0, code;
-  code = MPI_Irecv(g->arriving, (int)n_bytes, MPI_BYTE, from, g->tag, m->data, &in);
+  code = MPI_Irecv(g->arriving, (int)n_bytes + SLACK, MPI_BYTE, from, g->tag, m->data, &in);
   if (code) return kfi_mpi_failed(m, code, "MPI_Irecv");
   code = MPI_Isend(g->mine, (int)n_bytes, MPI_BYTE, to, g->tag, m->data, &out);
   if (code) return kfi_mpi_failed(m, code, "MPI_Isend");
@@ -228,15 +248,14 @@ static kf_status swap_letters(kfi_mpi *m, const gathering *g, int to, int from, 
 static kf_status gather(kf_comm *comm, const void *record, int64_t n_bytes, void *all) {
   kfi_mpi *m = (kfi_mpi *)comm;
   int32_t size = comm->size, rank = comm->rank, half = (size + 1) / 2;
-  gathering g = {.n_bytes = n_bytes, .tag = kfi_mpi_begin(m)};
+  gathering g = {.n_bytes = n_bytes};
   kfi_label label = {.n_bytes = n_bytes};
   kf_status status;
+  comm->what = 0; /* the label tells */
+  g.tag = kfi_mpi_begin(m);
   if ((status = kfi_mpi_listen(m))) return status;
-  if (n_bytes > (INT32_MAX - (int64_t)sizeof label) / half)
-    return kfi_fail(KF_EINVAL, "%s: %lld bytes from each of %d ranks, expected at most 4 GB in all",
-                    comm->call, (long long)n_bytes, size);
   size_t room = sizeof label + (size_t)(size * n_bytes),
-         arriving = sizeof label + (size_t)(half * n_bytes);
+         arriving = sizeof label + (size_t)(half * n_bytes) + SLACK;
   if (!(g.mine = kfi_buffer_reserve(&m->records, room + arriving))) return KF_ENOMEM;
   g.arriving = g.mine + room;
   char *records = g.mine + sizeof label;
@@ -273,7 +292,7 @@ static void mpi_min(void *in, void *acc, int *n, MPI_Datatype *of) {
 static kf_status reduce(kf_comm *comm, kf_reduction reduction, kf_type type, int64_t n,
                         void *data) {
   const MPI_Datatype of[] = {MPI_FLOAT, MPI_DOUBLE, MPI_INT64_T};
-  const int64_t most = 1 << 28; /* elements at a time: counts are ints */
+  const int64_t most = 1 << 22; /* elements at a time: counts are ints, and progress shows */
   kfi_mpi *m = (kfi_mpi *)comm;
   const MPI_Op op[] = {MPI_SUM, m->max, m->min};
   int64_t mine[2] = {n, reduction * 8 + type}, *all;
@@ -296,24 +315,42 @@ static kf_status reduce(kf_comm *comm, kf_reduction reduction, kf_type type, int
 
 /* ----------------------------------------------------------------- the object */
 
-static void close_mpi(kfi_mpi *m) {
-  if (m->listening != MPI_REQUEST_NULL) {
-    MPI_Cancel(&m->listening);
-    MPI_Wait(&m->listening, MPI_STATUS_IGNORE);
+/* Comms of this process, and whether the library initialised MPI for them. */
+static int n_open;
+static bool ours;
+
+/* MPI_Finalize waits for all ranks. So does this, but it listens: false if one has failed, or has
+** given up waiting for somebody. */
+static bool all_leave(kfi_mpi *m) {
+  MPI_Request request;
+  int done = 0;
+  if (MPI_Ibarrier(m->data, &request)) return false;
+  for (int64_t i = 0; !done; i++) {
+    if (MPI_Test(&request, &done, MPI_STATUS_IGNORE)) return false;
+    if (done) break;
+    if (i % 64 == 63 && has_alarm(m)) return false;
+    if (i > 1000) nap(5e-5);
   }
-  MPI_Comm_free(&m->data);
-  MPI_Comm_free(&m->alarms);
-  MPI_Op_free(&m->max);
-  MPI_Op_free(&m->min);
-  if (m->initialised) MPI_Finalize();
+  return true;
 }
 
 static void mpi_free(kf_comm *comm) {
   kfi_mpi *m = (kfi_mpi *)comm;
   int finalised = 1;
-  if (comm->broken) return; /* MPI may still write to what is ours */
   MPI_Finalized(&finalised);
-  if (!finalised) close_mpi(m);
+  n_open--;
+  if (comm->broken || (!finalised && !all_leave(m))) return; /* MPI may still write to it */
+  if (!finalised) {
+    if (m->listening != MPI_REQUEST_NULL) {
+      MPI_Cancel(&m->listening);
+      MPI_Wait(&m->listening, MPI_STATUS_IGNORE);
+    }
+    MPI_Comm_free(&m->data);
+    MPI_Comm_free(&m->alarms);
+    MPI_Op_free(&m->max);
+    MPI_Op_free(&m->min);
+    if (ours && n_open == 0) MPI_Finalize();
+  }
   kfi_buffer_free(&m->records);
   kfi_buffer_free(&m->meanings);
   kfi_buffer_free(&m->messages);
@@ -333,18 +370,18 @@ static kf_status open_comms(MPI_Comm parent, int *first_failed, MPI_Comm *data, 
   if (!code) code = MPI_Allreduce(MPI_IN_PLACE, first_failed, 1, MPI_INT, MPI_MIN, *data);
   if (!code) code = MPI_Comm_set_errhandler(*data, MPI_ERRORS_RETURN);
   if (!code) code = MPI_Comm_set_errhandler(*alarms, MPI_ERRORS_RETURN);
-  return code ? kfi_mpi_failed(&none, code, "MPI_Comm_dup") : KF_OK;
+  return code ? kfi_mpi_failed(&none, code, "duplicating the communicator") : KF_OK;
 }
 
-static kf_status start_mpi(bool *ours) {
+static kf_status start_mpi(void) {
   int initialised = 1, finalised = 0, given;
   MPI_Initialized(&initialised);
   MPI_Finalized(&finalised);
   if (finalised) return kfi_fail(KF_ECOMM, "MPI is finalised, and cannot be initialised again");
-  *ours = !initialised;
   if (initialised) return KF_OK;
   if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &given))
     return kfi_fail(KF_ECOMM, "MPI_Init_thread failed");
+  ours = true;
   /* some MPIs report the errors of a request there, and would end the job */
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
@@ -354,10 +391,11 @@ static kf_status start_mpi(bool *ours) {
 kf_status kf_comm_mpi_create(const void *mpi_comm, kf_comm **out) {
   MPI_Comm parent = MPI_COMM_WORLD, data, alarms;
   int rank, size;
-  bool ours;
   kf_status status, own = KF_OK;
-  if ((status = start_mpi(&ours))) return status;
+  if ((status = start_mpi())) return status;
   if (mpi_comm) parent = *(const MPI_Comm *)mpi_comm;
+  if (parent == MPI_COMM_NULL)
+    return kfi_fail(KF_EINVAL, "kf_comm_mpi_create: the communicator is MPI_COMM_NULL");
   MPI_Comm_rank(parent, &rank);
   MPI_Comm_size(parent, &size);
   size_t n_bytes = sizeof(kfi_mpi) + (size_t)size * (sizeof(MPI_Request) + sizeof(bool));
@@ -379,13 +417,14 @@ kf_status kf_comm_mpi_create(const void *mpi_comm, kf_comm **out) {
     .ops = &ops, .rank = rank, .size = size, .timeout_s = KF_DEFAULT_TIMEOUT_S, .call = "create"};
   m->data = data;
   m->alarms = alarms;
-  m->initialised = ours;
   m->saying = (MPI_Request *)(m + 1);
   m->silent = (bool *)(m->saying + size);
   for (int32_t q = 0; q < size; q++) m->saying[q] = MPI_REQUEST_NULL;
   MPI_Op_create(mpi_max, 1, &m->max);
   MPI_Op_create(mpi_min, 1, &m->min);
+  m->since = kfi_now_s();
   start_listening(m);
+  n_open++;
   *out = &m->comm;
   return KF_OK;
 }

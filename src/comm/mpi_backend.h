@@ -12,6 +12,8 @@ typedef struct kfi_alarm {
   int32_t failed; /* 1: a rank failed, for `reason`; 0: it waited in vain, in call `n_calls` */
   int32_t rank;
   int64_t n_calls;
+  uint64_t what;   /* as in kf_comm */
+  double waited_s; /* how long it had been in this call */
   char call[24];
   char reason[KFI_REASON];
 } kfi_alarm;
@@ -34,8 +36,9 @@ typedef struct kfi_mpi {
   kf_comm comm;
   MPI_Comm data, alarms; /* duplicates, so that no message of the program's comes in between */
   MPI_Op max, min;       /* of floats; see mpi.c */
-  bool initialised;      /* MPI by us */
   int64_t n_calls;
+  double since;  /* when it made the present one */
+  double away_s; /* between the one before and this one; 0 once it has listened */
 
   MPI_Request listening; /* for the next alarm */
   kfi_alarm heard;       /* where it arrives */
@@ -50,13 +53,13 @@ typedef struct kfi_mpi {
 /* Waiting for something: spin, then yield, then sleep, and look at the clock and for alarms. */
 typedef struct kfi_wait {
   double since; /* last progress; 0: not known yet */
-  int64_t idle; /* polls since then */
 } kfi_wait;
 
 /* Called after a poll; `progress`: it found something done. Not KF_OK: give up. */
 kf_status kfi_mpi_waited(kfi_mpi *m, kfi_wait *wait, bool progress);
 
-/* Begin a call and give its messages a tag of their own. */
+/* Begin a call and give its messages a tag of their own, by which messages of ranks that mean
+** something else do not match. */
 int kfi_mpi_begin(kfi_mpi *m);
 
 /* What an alarm has to say; KF_OK: there is none. A call that has begun asks first: it may find all

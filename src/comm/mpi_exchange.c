@@ -4,7 +4,7 @@
 ** by the same rule, so that nothing about sizes has to be said:
 **
 **   - a run of BIG bytes and more is a message of its own, or several, none longer than `most`;
-**   - shorter runs that follow each other share a message, up to BIG bytes of it.
+**   - shorter runs that follow each other share a message, until it has BIG bytes.
 **
 ** A message whose bytes lie in one piece is sent from, or received into, the caller's memory.
 ** Others pass through the staging buffer: packed just before they are sent, unpacked as soon as
@@ -24,7 +24,7 @@
 
 #include "mpi_backend.h"
 
-enum { BIG = 1 << 17, LEAST = 1 << 22, MOST = 1 << 30, SLICE = 1 << 20, MANY = 32 };
+enum { BIG = 1 << 17, LEAST = 1 << 22, MOST = 1 << 26, SLICE = 1 << 20, MANY = 32 };
 
 typedef struct transfer {
   kfi_mpi *m;
@@ -42,7 +42,7 @@ typedef struct transfer {
 /* ----------------------------------------------------- cutting runs into messages */
 
 /* The longest message between two ranks that exchange so many bytes: at most some dozens of them,
-** so that packing and sending overlap, and a count that fits an int. */
+** so that packing and sending overlap, or of a size that shows progress within the timeout. */
 static int64_t longest(int64_t n_bytes) {
   int64_t most = n_bytes / MANY;
   return most < LEAST ? LEAST : most > MOST ? MOST : most;
@@ -193,15 +193,19 @@ static kf_status post(transfer *t, int i) {
 
 /* Messages between two ranks arrive in the order in which they were sent: it is never changed. */
 static kf_status post_all(transfer *t) {
+  int64_t since = 0; /* bytes packed since the last poll */
   bool progress;
   kf_status status;
   for (int i = 0; i < t->n_recv + t->n_send; i++) {
     kfi_message *msg = &t->message[i];
     if (i >= t->n_recv && msg->staged) {
       pack(&t->x->send, msg, false);
-      if ((status = poll_once(t, &progress))) return status;
+      since += msg->n_bytes;
     }
     if ((status = post(t, i))) return status;
+    if (since < SLICE) continue;
+    since = 0;
+    if ((status = poll_once(t, &progress))) return status;
   }
   return KF_OK;
 }

@@ -42,6 +42,13 @@ static int64_t slot_bytes(const kf_step *s) {
   return len_at(s) + s->room * (s->factors ? 2 : 1) * (int64_t)sizeof(int64_t);
 }
 
+/* Most sequences of a rank whose slot still can be gathered. */
+static int64_t most_seqs(const kf_step *s) {
+  int64_t most =
+    (kfi_most_record(s->comm->size) - len_at(s)) / 16 * 3 / 4 - 32; /* room's headroom */
+  return most < KF_MAX_SEQS ? most : KF_MAX_SEQS;
+}
+
 /* A rank with the value of more than half of them, so that the odd one out gets named; else 0. */
 static int32_t usual(const char *value, int64_t stride, size_t n_bytes, int32_t n_ranks) {
   int32_t held = 0, votes = 0, n = 0;
@@ -70,6 +77,9 @@ typedef struct greeting {
   int64_t record_bytes;
 } greeting;
 
+/* Half of what can be gathered is for lengths. */
+static int64_t most_record(int32_t n_ranks) { return kfi_most_record(n_ranks) / 2; }
+
 static kf_status compare_greetings(const greeting *all, int32_t n) {
   int32_t like, r;
   if ((r = odd_one(all->version, sizeof *all, VERSION, n, &like)) >= 0)
@@ -78,9 +88,9 @@ static kf_status compare_greetings(const greeting *all, int32_t n) {
   if ((r = odd_one((const char *)&all->record_bytes, sizeof *all, 8, n, &like)) >= 0)
     return kfi_fail(KF_EMISMATCH, "rank %d has records of %lld bytes, but rank %d of %lld", r,
                     (long long)all[r].record_bytes, like, (long long)all[like].record_bytes);
-  if (all->record_bytes < 0 || all->record_bytes > INT32_MAX / 2)
-    return kfi_fail(KF_EINVAL, "a record of %lld bytes, expected 0 to %d",
-                    (long long)all->record_bytes, INT32_MAX / 2);
+  if (all->record_bytes < 0 || all->record_bytes > most_record(n))
+    return kfi_fail(KF_EINVAL, "a record of %lld bytes, expected 0 to %lld",
+                    (long long)all->record_bytes, (long long)most_record(n));
   return KF_OK;
 }
 
@@ -93,7 +103,7 @@ kf_status kfi_step_greet(kf_comm *comm, const char *version, int64_t record_byte
     return kfi_comm_fail(comm, KF_ENOMEM);
   }
   snprintf(mine.version, sizeof mine.version, "%s", version);
-  status = kf_comm_gather(comm, &mine, sizeof mine, all);
+  status = kfi_comm_gather(comm, "step create", &mine, sizeof mine, all);
   if (!status) status = compare_greetings(all, comm->size);
   free(all);
   return status;
@@ -101,7 +111,7 @@ kf_status kfi_step_greet(kf_comm *comm, const char *version, int64_t record_byte
 
 kf_status kf_step_create(kf_comm *comm, int64_t record_bytes, kf_step **out) {
   kf_status status;
-  if ((status = kfi_comm_enter(comm, "step"))) return status;
+  if ((status = kfi_comm_enter(comm, "step create"))) return status;
   if (!out) return kfi_comm_fail(comm, kfi_fail(KF_EINVAL, "kf_step_create: out is NULL"));
   kf_step *s = calloc(1, sizeof *s);
   if (!s) return kfi_comm_fail(comm, kfi_fail_memory(sizeof *s, "a step"));
@@ -147,7 +157,7 @@ static bool fits(kf_step *s, const char *slots, int64_t n_bytes) {
   for (int32_t r = 0; r < s->comm->size; r++) {
     const head *h = (const head *)(slots + r * n_bytes);
     if (h->flags & NO_LENGTHS) continue; /* a fault that needs no room to be found */
-    if (h->n_seqs > most && h->n_seqs <= KF_MAX_SEQS) most = h->n_seqs;
+    if (h->n_seqs > most && h->n_seqs <= most_seqs(s)) most = h->n_seqs;
     flags |= h->flags;
   }
   bool fit = most <= s->room && (s->factors || !(flags & FACTORS));
@@ -165,7 +175,7 @@ static kf_status gather_slots(kf_step *s, const kf_rank_batch *mine, const char 
     if (!all) return kfi_comm_fail(s->comm, KF_ENOMEM);
     char *slot = all + n_bytes * s->comm->size;
     fill_slot(s, mine, slot);
-    if ((status = kf_comm_gather(s->comm, slot, n_bytes, all))) return status;
+    if ((status = kfi_comm_gather(s->comm, "step gather", slot, n_bytes, all))) return status;
     *slots = all;
     if (fits(s, all, n_bytes)) return KF_OK;
   }
@@ -176,9 +186,9 @@ static kf_status check_slots(const kf_step *s, const char *slots, int64_t *n_seq
   for (int32_t r = 0; r < s->comm->size; r++) {
     const char *slot = slots + r * slot_bytes(s);
     const head *h = (const head *)slot;
-    if (h->n_seqs < 0 || h->n_seqs > KF_MAX_SEQS)
+    if (h->n_seqs < 0 || h->n_seqs > most_seqs(s))
       return kfi_fail(KF_EINVAL, "rank %d has %lld sequences, expected 0 to %lld", r,
-                      (long long)h->n_seqs, (long long)KF_MAX_SEQS);
+                      (long long)h->n_seqs, (long long)most_seqs(s));
     if (h->flags & NO_LENGTHS)
       return kfi_fail(KF_EINVAL, "rank %d has %lld sequences and its len is NULL", r,
                       (long long)h->n_seqs);
@@ -234,7 +244,7 @@ kf_status kf_step_gather(kf_step *s, const kf_rank_batch *mine, const kf_batch *
   int64_t n_seqs;
   kf_status status;
   if (!s) return kfi_fail(KF_EINVAL, "kf_step_gather: step is NULL");
-  if ((status = kfi_comm_enter(s->comm, "step"))) return status;
+  if ((status = kfi_comm_enter(s->comm, "step gather"))) return status;
   if (!mine || !batch)
     return kfi_comm_fail(
       s->comm, kfi_fail(KF_EINVAL, "kf_step_gather: %s is NULL", mine ? "batch" : "mine"));
@@ -284,7 +294,7 @@ kf_status kf_step_plan(kf_step *s, kf_planner *planner, const kf_plan **plan) {
   verdict v = {0};
   kf_status status;
   if (!s) return kfi_fail(KF_EINVAL, "kf_step_plan: step is NULL");
-  if ((status = kfi_comm_enter(s->comm, "step"))) return status;
+  if ((status = kfi_comm_enter(s->comm, "step plan"))) return status;
   if (!planner || !plan)
     return kfi_comm_fail(
       s->comm, kfi_fail(KF_EINVAL, "kf_step_plan: %s is NULL", planner ? "plan" : "planner"));
@@ -301,7 +311,7 @@ kf_status kf_step_plan(kf_step *s, kf_planner *planner, const kf_plan **plan) {
   v.config = kf_planner_hash(planner);
   v.hash = status ? 0 : mine->hash;
 
-  if ((status = kf_comm_gather(s->comm, &v, sizeof v, all))) return status;
+  if ((status = kfi_comm_gather(s->comm, "step plan", &v, sizeof v, all))) return status;
   if ((status = compare_verdicts(all, s->comm->size, s->comm->rank))) return status;
   *plan = mine;
   return KF_OK;

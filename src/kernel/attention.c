@@ -210,6 +210,11 @@ static kf_status check_segment(const kf_attention *a, int64_t i) {
     return kfi_fail(KF_EINVAL,
                     "qkv_stride is %lld, expected at least the %d heads * %d of segment %lld",
                     (long long)a->qkv_stride, (int)s->heads, (int)a->head_dim, (long long)i);
+  if (s->heads != a->segment[0].heads)
+    return kfi_fail(KF_EINVAL,
+                    "segment %lld has %d heads and segment 0 has %d, expected the same, because "
+                    "qkv_stride is set",
+                    (long long)i, (int)s->heads, (int)a->segment[0].heads);
   if (s->offset % s->heads)
     return kfi_fail(KF_EINVAL,
                     "segment %lld has offset %lld, expected a multiple of its %d heads, because "
@@ -279,7 +284,7 @@ static kf_status choose_kernel(kf_isa isa, kernel *out) {
     return kfi_fail(KF_EINVAL, "isa is %d, expected 0 to %d", (int)isa, (int)KF_ISA_AVX512);
   if (isa == KF_ISA_BEST) isa = best_isa();
   if (!has_isa(isa))
-    return kfi_fail(KF_EINVAL, "isa is %s, which this machine does not have, expected %s or less",
+    return kfi_fail(KF_EINVAL, "isa is %s, which this machine does not have, expected %s at most",
                     isa_names[isa], isa_names[best_isa()]);
   *out = kernels[isa - KF_ISA_PORTABLE];
   return KF_OK;

@@ -8,7 +8,7 @@ int main(int argc, char **argv) {
   uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
   const char *wrong = NULL;
   char reason[80];
-  kf_comm *comm;
+  kf_comm *comm = NULL;
   job j;
   if (kf_comm_mpi_create(NULL, &comm)) goto fail;
   if (!job_create(&j, comm)) goto fail;
@@ -18,7 +18,7 @@ int main(int argc, char **argv) {
     if (job_step(&j)) goto fail;
     long n = fail_alloc(0);
     snprintf(reason, sizeof reason, "%ld allocations in step %d", n, i);
-    wrong = i >= 2 * SIZES && n > 0 ? reason : job_wrong(&j);
+    wrong = i >= SIZES && n > 0 ? reason : job_wrong(&j);
   }
   if (wrong && kf_comm_fail(comm, wrong)) goto fail;
   job_free(&j);

@@ -70,7 +70,7 @@ extern int MPI_Initialized(int *flag) __attribute__((weak));
 static void test_without_mpi(void **state) {
   (void)state;
   kf_comm *comm = NULL;
-  if (MPI_Initialized) skip();
+  if (MPI_Initialized) return; /* the tsan lane has none */
   EXPECT(kf_comm_mpi_create(NULL, &comm), KF_ENOTBUILT, "built without MPI");
   assert_null(comm);
 }
@@ -84,7 +84,7 @@ static const char *wrong_call(kf_comm *comm, int which, kf_status *status) {
   switch (which) {
   case 0:
     *status = kf_comm_gather(comm, byte, -1, all);
-    return "gather: a record of -1 bytes, expected 0 to 2147483647";
+    return "gather: a record of -1 bytes, expected 0 to 2147475455 on 2 ranks";
   case 1:
     *status = kf_comm_gather(comm, byte, (int64_t)1 << 31, all);
     return "gather: a record of 2147483648 bytes";

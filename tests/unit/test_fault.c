@@ -161,7 +161,7 @@ static void count_allocations(kf_comm *comm, void *arg) {
     fail_alloc(0);
     EXPECT_OK(job_step(&j));
     long n = fail_alloc(0);
-    if (i >= 2 * SIZES && n > 0) {
+    if (i >= SIZES && n > 0) {
       fprintf(stderr, "rank %d allocates %ld times in step %d\n", (int)kf_comm_rank(comm), n, i);
       abort();
     }
