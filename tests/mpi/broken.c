@@ -7,16 +7,11 @@
 */
 #include "comm/comm.h"
 #include "ranks.h"
+#include "sleep.h"
 
 #include <assert.h>
-#include <time.h>
 
 static const double SHORT = 0.5, LONG = 60;
-
-static void sleep_s(double seconds) {
-  struct timespec t = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
-  nanosleep(&t, NULL);
-}
 
 static kf_comm *world; /* stays in order: it initialised MPI, and finalises it */
 

@@ -4,15 +4,10 @@
 ** of them. At step STEP, rank RANK does what FAULT says: `none`, `exit` (with code 3) or `fail`.
 ** NAME is for whoever looks for this job's processes; see faults.sh, which also stops and kills them.
 */
-#include <time.h>
 #include <unistd.h>
 
 #include "job.h"
-
-static void sleep_s(double seconds) {
-  struct timespec t = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
-  nanosleep(&t, NULL);
-}
+#include "sleep.h"
 
 /* The first rank that exits makes the launcher kill the others. Each waits a moment, as a program
 ** would, so that all can say their reason; nothing is finalised, which would wait for the lost. */

@@ -4,19 +4,14 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include <cmocka.h>
 
 #include "collectives.h"
+#include "sleep.h"
 
 /* Long enough that only a rank that never comes runs into it, short enough to wait for. */
 static const double SHORT = 0.3, LONG = 60;
-
-static void sleep_s(double seconds) {
-  struct timespec t = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
-  nanosleep(&t, NULL);
-}
 
 /* --------------------------------------------------------------- collectives */
 
