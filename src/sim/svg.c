@@ -15,119 +15,14 @@
 ** becomes a piece of one <path> per colour: 32 ranks take 8 KB. Beyond one rank a pixel,
 ** neighbouring ranks share a column and the slowest of them is drawn, since it is the slowest
 ** that the others wait for; so the picture of a million ranks is no larger than that of 880.
-**
-** Numbers are written from integers: printf's "%f" asks the locale for its decimal point, and
-** a comma there would ruin the file.
 */
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "../balance/status.h"
-#include "knapformer.h"
+#include "writer.h"
 
-/* ------------------------------------------------------------------ the buffer */
-
-typedef struct buffer {
-  char *data;
-  size_t n, cap;
-  size_t failed_bytes; /* what could not be had; 0: all is well */
-} buffer;
-
-static bool reserve(buffer *b, size_t more) {
-  if (b->failed_bytes) return false;
-  if (b->n + more <= b->cap) return true;
-  size_t cap = b->cap ? b->cap : 16384;
-  while (cap < b->n + more) cap *= 2;
-  char *data = realloc(b->data, cap);
-  if (!data) {
-    b->failed_bytes = cap;
-    return false;
-  }
-  b->data = data;
-  b->cap = cap;
-  return true;
-}
-
-#if defined(__GNUC__)
-__attribute__((format(printf, 2, 3)))
-#endif
-static void
-put(buffer *b, const char *format, ...) {
-  va_list args;
-  va_start(args, format);
-  int n = vsnprintf(NULL, 0, format, args);
-  va_end(args);
-  if (n < 0 || !reserve(b, (size_t)n + 1)) return;
-  va_start(args, format);
-  vsnprintf(b->data + b->n, (size_t)n + 1, format, args);
-  va_end(args);
-  b->n += (size_t)n;
-}
-
-/* The length of the valid UTF-8 character at s, 0 if there is none that XML allows. */
-static size_t character(const char *s) {
-  const unsigned char *u = (const unsigned char *)s;
-  if (u[0] < 0x80) return u[0] >= 0x20 && u[0] != 0x7f;
-  size_t n = u[0] >= 0xf0 && u[0] < 0xf5   ? 4
-             : u[0] >= 0xe0 && u[0] < 0xf0 ? 3
-             : u[0] >= 0xc2 && u[0] < 0xe0 ? 2
-                                           : 0;
-  uint32_t code = n == 4 ? u[0] & 7u : n == 3 ? u[0] & 15u : u[0] & 31u;
-  for (size_t i = 1; i < n; i++) {
-    if ((u[i] & 0xc0) != 0x80) return 0;
-    code = code << 6 | (u[i] & 0x3fu);
-  }
-  bool overlong = (n == 3 && code < 0x800) || (n == 4 && code < 0x10000);
-  bool forbidden = (code >= 0xd800 && code < 0xe000) || code == 0xfffe || code == 0xffff;
-  return overlong || forbidden || code > 0x10ffff ? 0 : n;
-}
-
-/* The only place where text from outside enters. */
-static void put_escaped(buffer *b, const char *s) {
-  while (*s) {
-    size_t n = character(s);
-    if (n == 0)
-      put(b, "?");
-    else if (*s == '&' || *s == '<' || *s == '>' || *s == '"' || *s == '\'')
-      put(b, "&#%d;", *s);
-    else
-      put(b, "%.*s", (int)n, s);
-    s += n ? n : 1;
-  }
-}
-
-/* A number with so many decimals, or fewer if `trim` and the last are zeros. */
-static void put_number(buffer *b, double value, int decimals, bool trim) {
-  int64_t unit = 1;
-  for (int i = 0; i < decimals; i++) unit *= 10;
-  int64_t scaled = llround(fmin(fabs(value) * (double)unit, 1e18));
-  for (; trim && decimals > 0 && scaled % 10 == 0; decimals--) scaled /= 10, unit /= 10;
-  put(b, "%s%" PRId64, value < 0 && scaled > 0 ? "-" : "", scaled / unit);
-  if (decimals) put(b, ".%0*" PRId64, decimals, scaled % unit);
-}
-
-static void put_px(buffer *b, double px) { put_number(b, px, 2, true); }
-static void put_fixed(buffer *b, double value, int decimals) {
-  put_number(b, value, decimals, false);
-}
-
-/* Three or four digits, in the unit that suits. */
-static void put_seconds(buffer *b, double s, bool trim) {
-  bool us = s > 0 && s < 0.9995e-3, ms = !us && s > 0 && s < 0.9995;
-  double value = us ? s * 1e6 : ms ? s * 1e3 : s;
-  put_number(b, value, value < 10 ? 3 : value < 100 ? 2 : value < 1000, trim || value == 0);
-  put(b, us ? " us" : ms ? " ms" : " s");
-}
-
-static void put_percent(buffer *b, double fraction) {
-  put_fixed(b, fraction * 100, 1);
-  put(b, "%%");
-}
+static void put_px(kfi_writer *b, double px) { kfi_put_number(b, px, 2, true); }
 
 /* ------------------------------------------------------------------- the layout */
 
@@ -223,39 +118,42 @@ static const char style[] =
   "}\n"
   "</style>\n";
 
-static void put_header(buffer *b, const kf_plan *plan, const char *title) {
+static void put_header(kfi_writer *b, const kf_plan *plan, const char *title) {
   const kf_figures *f = &plan->figures;
-  put(b,
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
-      "role=\"img\">\n<title>",
-      WIDTH, HEIGHT, WIDTH, HEIGHT);
-  put_escaped(b, title ? title : "A plan");
-  put(b, "</title>\n%s<rect class=\"page\" width=\"%d\" height=\"%d\"/>\n", style, WIDTH, HEIGHT);
+  kfi_put(
+    b,
+    "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
+    "role=\"img\">\n<title>",
+    WIDTH, HEIGHT, WIDTH, HEIGHT);
+  kfi_put_xml(b, title ? title : "A plan");
+  kfi_put(b, "</title>\n%s<rect class=\"page\" width=\"%d\" height=\"%d\"/>\n", style, WIDTH,
+          HEIGHT);
   if (title) {
-    put(b, "<text class=\"title\" x=\"%d\" y=\"34\">", LEFT);
-    put_escaped(b, title);
-    put(b, "</text>\n");
+    kfi_put(b, "<text class=\"title\" x=\"%d\" y=\"34\">", LEFT);
+    kfi_put_xml(b, title);
+    kfi_put(b, "</text>\n");
   }
-  put(b, "<text class=\"big\" x=\"%d\" y=\"60\">step ", LEFT);
-  put_seconds(b, f->before_step_s, false);
-  put(b, " \xe2\x86\x92 ");
-  put_seconds(b, f->step_s, false);
-  put(b, ", ");
-  put_fixed(b, f->speedup, 2);
-  put(b, "\xc3\x97, ");
-  put_percent(b, f->gap);
-  put(b, " above the lower bound</text>\n<text class=\"small\" x=\"%d\" y=\"80\">", LEFT);
-  put(b, "%" PRId32 " rank%s \xc2\xb7 %" PRId64 " sequences \xc2\xb7 %" PRId64 " tokens \xc2\xb7 ",
-      plan->n_ranks, plan->n_ranks == 1 ? "" : "s", plan->n_seqs, f->tokens);
-  put(b, "%" PRId64 " split \xc2\xb7 ", f->split_seqs);
-  put_percent(b, f->moved_fraction);
-  put(b, " of tokens moved \xc2\xb7 ");
-  put_percent(b, f->a2a_fraction);
-  put(b, " through Ulysses \xc2\xb7 at most %" PRId64 " tokens a rank</text>\n", f->max_tokens);
+  kfi_put(b, "<text class=\"big\" x=\"%d\" y=\"60\">step ", LEFT);
+  kfi_put_seconds(b, f->before_step_s, false);
+  kfi_put(b, " \xe2\x86\x92 ");
+  kfi_put_seconds(b, f->step_s, false);
+  kfi_put(b, ", ");
+  kfi_put_fixed(b, f->speedup, 2);
+  kfi_put(b, "\xc3\x97, ");
+  kfi_put_percent(b, f->gap);
+  kfi_put(b, " above the lower bound</text>\n<text class=\"small\" x=\"%d\" y=\"80\">", LEFT);
+  kfi_put(b,
+          "%" PRId32 " rank%s \xc2\xb7 %" PRId64 " sequences \xc2\xb7 %" PRId64 " tokens \xc2\xb7 ",
+          plan->n_ranks, plan->n_ranks == 1 ? "" : "s", plan->n_seqs, f->tokens);
+  kfi_put(b, "%" PRId64 " split \xc2\xb7 ", f->split_seqs);
+  kfi_put_percent(b, f->moved_fraction);
+  kfi_put(b, " of tokens moved \xc2\xb7 ");
+  kfi_put_percent(b, f->a2a_fraction);
+  kfi_put(b, " through Ulysses \xc2\xb7 at most %" PRId64 " tokens a rank</text>\n", f->max_tokens);
 }
 
 /* Swatches for the bars, strokes for the lines; the widths are those of the words. */
-static void put_legend(buffer *b, const kf_plan *plan) {
+static void put_legend(kfi_writer *b, const kf_plan *plan) {
   static const struct {
     const char *kind, *word;
     int x;
@@ -267,113 +165,116 @@ static void put_legend(buffer *b, const kf_plan *plan) {
   for (int i = 0; i < 5; i++) {
     int x = LEFT + entry[i].x;
     if (i < 3)
-      put(b, "<rect class=\"%s\" x=\"%d\" y=\"92\" width=\"14\" height=\"10\"/>", entry[i].kind, x);
+      kfi_put(b, "<rect class=\"%s\" x=\"%d\" y=\"92\" width=\"14\" height=\"10\"/>", entry[i].kind,
+              x);
     else
-      put(b, "<path class=\"%s\" d=\"M%d 97h22\"/>", entry[i].kind, x);
-    put(b, "<text x=\"%d\" y=\"102\">%s", x + (i < 3 ? 19 : 27), entry[i].word);
-    if (i == 3) put_seconds(b, plan->figures.ideal_s, false);
-    if (i == 4) put_seconds(b, plan->figures.lower_bound_s, false);
-    put(b, "</text>\n");
+      kfi_put(b, "<path class=\"%s\" d=\"M%d 97h22\"/>", entry[i].kind, x);
+    kfi_put(b, "<text x=\"%d\" y=\"102\">%s", x + (i < 3 ? 19 : 27), entry[i].word);
+    if (i == 3) kfi_put_seconds(b, plan->figures.ideal_s, false);
+    if (i == 4) kfi_put_seconds(b, plan->figures.lower_bound_s, false);
+    kfi_put(b, "</text>\n");
   }
 }
 
 /* The seconds scale, behind the bars. */
-static void put_grid(buffer *b, const layout *l, int base) {
+static void put_grid(kfi_writer *b, const layout *l, int base) {
   for (int i = 0; i * l->tick_s <= l->top_s * (1 + 1e-9); i++) {
     double y = base - i * l->tick_s * l->px_per_s;
-    put(b, "<path class=\"%s\" d=\"M%d ", i == 0 ? "axis" : "grid", LEFT);
+    kfi_put(b, "<path class=\"%s\" d=\"M%d ", i == 0 ? "axis" : "grid", LEFT);
     put_px(b, y);
-    put(b, "h%d\"/><text class=\"small\" text-anchor=\"end\" x=\"%d\" y=\"", PLOT_WIDTH, LEFT - 6);
+    kfi_put(b, "h%d\"/><text class=\"small\" text-anchor=\"end\" x=\"%d\" y=\"", PLOT_WIDTH,
+            LEFT - 6);
     put_px(b, y + 4);
-    put(b, "\">");
-    put_seconds(b, i * l->tick_s, true);
-    put(b, "</text>\n");
+    kfi_put(b, "\">");
+    kfi_put_seconds(b, i * l->tick_s, true);
+    kfi_put(b, "</text>\n");
   }
 }
 
-static void put_bar(buffer *b, const layout *l, int32_t column, double y, double height) {
+static void put_bar(kfi_writer *b, const layout *l, int32_t column, double y, double height) {
   if (!(height > 0.004)) return;
-  put(b, "M");
+  kfi_put(b, "M");
   put_px(b, column_x(l, column));
-  put(b, " ");
+  kfi_put(b, " ");
   put_px(b, y);
-  put(b, "h");
+  kfi_put(b, "h");
   put_px(b, l->bar);
-  put(b, "v");
+  kfi_put(b, "v");
   put_px(b, -height);
-  put(b, "h");
+  kfi_put(b, "h");
   put_px(b, -l->bar);
-  put(b, "z");
+  kfi_put(b, "z");
 }
 
-static void put_line(buffer *b, const layout *l, int base, const char *kind, double s) {
-  put(b, "<path class=\"%s\" d=\"M%d ", kind, LEFT);
+static void put_line(kfi_writer *b, const layout *l, int base, const char *kind, double s) {
+  kfi_put(b, "<path class=\"%s\" d=\"M%d ", kind, LEFT);
   put_px(b, base - fmin(s, l->top_s) * l->px_per_s);
-  put(b, "h%d\"/>\n", PLOT_WIDTH);
+  kfi_put(b, "h%d\"/>\n", PLOT_WIDTH);
 }
 
-static void put_panel_words(buffer *b, const char *word, double max_over_mean, int base) {
-  put(b, "<text x=\"%d\" y=\"%d\">%s: slowest rank computes ", LEFT, base - PLOT_HEIGHT - 8, word);
-  put_fixed(b, max_over_mean, 3);
-  put(b, "\xc3\x97 the ideal</text>\n");
+static void put_panel_words(kfi_writer *b, const char *word, double max_over_mean, int base) {
+  kfi_put(b, "<text x=\"%d\" y=\"%d\">%s: slowest rank computes ", LEFT, base - PLOT_HEIGHT - 8,
+          word);
+  kfi_put_fixed(b, max_over_mean, 3);
+  kfi_put(b, "\xc3\x97 the ideal</text>\n");
 }
 
-static void put_before(buffer *b, const kf_plan *plan, const layout *l) {
+static void put_before(kfi_writer *b, const kf_plan *plan, const layout *l) {
   put_panel_words(b, "Before", plan->figures.before_max_over_mean, BEFORE_BASE);
   put_grid(b, l, BEFORE_BASE);
-  put(b, "<path class=\"before\" d=\"M0 0");
+  kfi_put(b, "<path class=\"before\" d=\"M0 0");
   for (int32_t c = 0; c < l->n_columns; c++)
     put_bar(b, l, c, BEFORE_BASE, column_bars(plan, l, c).before * l->px_per_s);
-  put(b, "\"/>\n");
+  kfi_put(b, "\"/>\n");
   put_line(b, l, BEFORE_BASE, "ideal", plan->figures.ideal_s);
   put_line(b, l, BEFORE_BASE, "bound", plan->figures.lower_bound_s);
 }
 
-static void put_after(buffer *b, const kf_plan *plan, const layout *l) {
+static void put_after(kfi_writer *b, const kf_plan *plan, const layout *l) {
   put_panel_words(b, "After", plan->figures.max_over_mean, AFTER_BASE);
   put_grid(b, l, AFTER_BASE);
-  put(b, "<path class=\"compute\" d=\"M0 0");
+  kfi_put(b, "<path class=\"compute\" d=\"M0 0");
   for (int32_t c = 0; c < l->n_columns; c++)
     put_bar(b, l, c, AFTER_BASE, column_bars(plan, l, c).compute * l->px_per_s);
-  put(b, "\"/>\n<path class=\"comm\" d=\"M0 0");
+  kfi_put(b, "\"/>\n<path class=\"comm\" d=\"M0 0");
   for (int32_t c = 0; c < l->n_columns; c++) {
     bars at = column_bars(plan, l, c);
     put_bar(b, l, c, AFTER_BASE - at.compute * l->px_per_s, at.comm * l->px_per_s);
   }
-  put(b, "\"/>\n");
+  kfi_put(b, "\"/>\n");
   put_line(b, l, AFTER_BASE, "ideal", plan->figures.ideal_s);
   put_line(b, l, AFTER_BASE, "bound", plan->figures.lower_bound_s);
 }
 
-static void put_ranks(buffer *b, const kf_plan *plan, const layout *l) {
+static void put_ranks(kfi_writer *b, const kf_plan *plan, const layout *l) {
   for (int64_t r = 0; r < plan->n_ranks; r += l->tick_ranks) {
     double x = column_x(l, (int32_t)(r / l->ranks_per_column)) + l->bar / 2;
-    put(b, "<text class=\"small\" text-anchor=\"middle\" y=\"%d\" x=\"", AFTER_BASE + 15);
+    kfi_put(b, "<text class=\"small\" text-anchor=\"middle\" y=\"%d\" x=\"", AFTER_BASE + 15);
     put_px(b, x);
-    put(b, "\">%" PRId64 "</text>\n", r);
+    kfi_put(b, "\">%" PRId64 "</text>\n", r);
   }
-  put(b, "<text class=\"small\" x=\"%d\" y=\"%d\">", LEFT, AFTER_BASE + 33);
+  kfi_put(b, "<text class=\"small\" x=\"%d\" y=\"%d\">", LEFT, AFTER_BASE + 33);
   if (l->ranks_per_column > 1)
-    put(b, "rank; a column is the slowest of %" PRId32 " neighbours", l->ranks_per_column);
-  put(b, "</text>\n");
+    kfi_put(b, "rank; a column is the slowest of %" PRId32 " neighbours", l->ranks_per_column);
+  kfi_put(b, "</text>\n");
 }
 
 /* A line between nodes, and their numbers, where there is room for them. */
-static void put_nodes(buffer *b, const kf_plan *plan, const layout *l) {
+static void put_nodes(kfi_writer *b, const kf_plan *plan, const layout *l) {
   double node_px = l->pitch / l->ranks_per_column * plan->ranks_per_node;
   if (plan->ranks_per_node >= plan->n_ranks || node_px < 12) return;
   for (int32_t r = 0, node = 0; r < plan->n_ranks; r += plan->ranks_per_node, node++) {
     double x = LEFT + l->pitch / l->ranks_per_column * r;
     int32_t left = plan->n_ranks - r;
     for (int k = 0; r > 0 && k < 2; k++) {
-      put(b, "<path class=\"node\" d=\"M");
+      kfi_put(b, "<path class=\"node\" d=\"M");
       put_px(b, x);
-      put(b, " %dv%d\"/>\n", k ? AFTER_BASE : BEFORE_BASE, -PLOT_HEIGHT);
+      kfi_put(b, " %dv%d\"/>\n", k ? AFTER_BASE : BEFORE_BASE, -PLOT_HEIGHT);
     }
     if (node_px < 48) continue;
-    put(b, "<text class=\"small\" text-anchor=\"middle\" y=\"%d\" x=\"", AFTER_BASE + 33);
+    kfi_put(b, "<text class=\"small\" text-anchor=\"middle\" y=\"%d\" x=\"", AFTER_BASE + 33);
     put_px(b, x + fmin(node_px, l->pitch * left) / 2);
-    put(b, "\">node %" PRId32 "</text>\n", node);
+    kfi_put(b, "\">node %" PRId32 "</text>\n", node);
   }
 }
 
@@ -384,7 +285,7 @@ kf_status kf_svg_plan(const kf_plan *plan, const char *title, char **out) {
                     "kf_svg_plan: a plan of version %" PRId32 " with %" PRId32
                     " ranks, expected version %d and at least 1 rank",
                     plan->version, plan->n_ranks, KF_PLAN_VERSION);
-  buffer b = {0};
+  kfi_writer b = {0};
   layout l = lay_out(plan);
   put_header(&b, plan, title);
   put_legend(&b, plan);
@@ -392,11 +293,6 @@ kf_status kf_svg_plan(const kf_plan *plan, const char *title, char **out) {
   put_after(&b, plan, &l);
   put_nodes(&b, plan, &l);
   put_ranks(&b, plan, &l);
-  put(&b, "</svg>\n");
-  if (b.failed_bytes) {
-    free(b.data);
-    return kfi_fail_memory(b.failed_bytes, "the picture of a plan");
-  }
-  *out = b.data;
-  return KF_OK;
+  kfi_put(&b, "</svg>\n");
+  return kfi_writer_take(&b, "the picture of a plan", out);
 }

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Text that grows; writer.h says what and why. */
+#include "writer.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool reserve(kfi_writer *b, size_t more) {
+  if (b->failed_bytes) return false;
+  if (b->n + more <= b->cap) return true;
+  size_t cap = b->cap ? b->cap : 16384;
+  while (cap < b->n + more) cap *= 2;
+  char *data = realloc(b->data, cap);
+  if (!data) {
+    b->failed_bytes = cap;
+    return false;
+  }
+  b->data = data;
+  b->cap = cap;
+  return true;
+}
+
+void kfi_put(kfi_writer *b, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  int n = vsnprintf(NULL, 0, format, args);
+  va_end(args);
+  if (n < 0 || !reserve(b, (size_t)n + 1)) return;
+  va_start(args, format);
+  vsnprintf(b->data + b->n, (size_t)n + 1, format, args);
+  va_end(args);
+  b->n += (size_t)n;
+}
+
+/* The length of the valid UTF-8 character at s, 0 if there is none that XML allows. */
+static size_t character(const char *s) {
+  const unsigned char *u = (const unsigned char *)s;
+  if (u[0] < 0x80) return u[0] >= 0x20 && u[0] != 0x7f;
+  size_t n = u[0] >= 0xf0 && u[0] < 0xf5   ? 4
+             : u[0] >= 0xe0 && u[0] < 0xf0 ? 3
+             : u[0] >= 0xc2 && u[0] < 0xe0 ? 2
+                                           : 0;
+  uint32_t code = n == 4 ? u[0] & 7u : n == 3 ? u[0] & 15u : u[0] & 31u;
+  for (size_t i = 1; i < n; i++) {
+    if ((u[i] & 0xc0) != 0x80) return 0;
+    code = code << 6 | (u[i] & 0x3fu);
+  }
+  bool overlong = (n == 3 && code < 0x800) || (n == 4 && code < 0x10000);
+  bool forbidden = (code >= 0xd800 && code < 0xe000) || code == 0xfffe || code == 0xffff;
+  return overlong || forbidden || code > 0x10ffff ? 0 : n;
+}
+
+/* The only place where text from outside enters. */
+void kfi_put_xml(kfi_writer *b, const char *s) {
+  while (*s) {
+    size_t n = character(s);
+    if (n == 0)
+      kfi_put(b, "?");
+    else if (*s == '&' || *s == '<' || *s == '>' || *s == '"' || *s == '\'')
+      kfi_put(b, "&#%d;", *s);
+    else
+      kfi_put(b, "%.*s", (int)n, s);
+    s += n ? n : 1;
+  }
+}
+
+void kfi_put_number(kfi_writer *b, double value, int decimals, bool trim) {
+  int64_t unit = 1;
+  for (int i = 0; i < decimals; i++) unit *= 10;
+  int64_t scaled = llround(fmin(fabs(value) * (double)unit, 1e18));
+  for (; trim && decimals > 0 && scaled % 10 == 0; decimals--) scaled /= 10, unit /= 10;
+  kfi_put(b, "%s%" PRId64, value < 0 && scaled > 0 ? "-" : "", scaled / unit);
+  if (decimals) kfi_put(b, ".%0*" PRId64, decimals, scaled % unit);
+}
+
+void kfi_put_fixed(kfi_writer *b, double value, int decimals) {
+  kfi_put_number(b, value, decimals, false);
+}
+
+void kfi_put_seconds(kfi_writer *b, double s, bool trim) {
+  bool us = s > 0 && s < 0.9995e-3, ms = !us && s > 0 && s < 0.9995;
+  double value = us ? s * 1e6 : ms ? s * 1e3 : s;
+  kfi_put_number(b, value, value < 10 ? 3 : value < 100 ? 2 : value < 1000, trim || value == 0);
+  kfi_put(b, us ? " us" : ms ? " ms" : " s");
+}
+
+void kfi_put_percent(kfi_writer *b, double fraction) {
+  kfi_put_fixed(b, fraction * 100, 1);
+  kfi_put(b, "%%");
+}
+
+void kfi_put_real(kfi_writer *b, double value) {
+  char digits[40];
+  snprintf(digits, sizeof digits, "%.9g", value);
+  for (char *c = digits; *c; c++) /* whatever the locale's decimal point is */
+    if (!strchr("+-0123456789e", *c)) *c = '.';
+  kfi_put(b, "%s", digits);
+}
+
+kf_status kfi_writer_take(kfi_writer *b, const char *what, char **out) {
+  if (b->n == 0) kfi_put(b, "%s", "");
+  if (b->failed_bytes) {
+    free(b->data);
+    return kfi_fail_memory(b->failed_bytes, what);
+  }
+  *out = b->data;
+  return KF_OK;
+}
