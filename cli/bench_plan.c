@@ -173,10 +173,10 @@ static bench_row growth_of(const bench_row *rows) {
 int bench_plan(char **argv) {
   const char *only = NULL, *rounds_text = NULL;
   bool json = false, growth = false;
-  const cli_option options[] = {{"--only", &only, NULL},
-                                {"--rounds", &rounds_text, NULL},
-                                {"--growth", NULL, &growth},
-                                {"--json", NULL, &json}};
+  const cli_option options[] = {{"--only", &only, NULL, NULL},
+                                {"--rounds", &rounds_text, NULL, NULL},
+                                {"--growth", NULL, &growth, NULL},
+                                {"--json", NULL, &json, NULL}};
   int64_t rounds = 0;
   bench_row rows[MAX_ROWS];
   int n_rows = 0;

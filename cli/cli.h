@@ -18,11 +18,20 @@ enum { EXIT_FAILED = 1, EXIT_MISUSE = 2 };
 
 /* ------------------------------------------------------------- option.c: reading */
 
-/* "--name VALUE" or "--name=VALUE" sets *value; an option without a value sets *flag. */
+/* The values of an option that may be given several times, in their order. */
+enum { CLI_MAX_LIST = 64 };
+typedef struct cli_list {
+  const char *value[CLI_MAX_LIST];
+  int n;
+} cli_list;
+
+/* "--name VALUE" or "--name=VALUE" sets *value or goes into *list; an option without a value sets
+** *flag. The option of no name gets the argument that belongs to no option; there may be one. */
 typedef struct cli_option {
   const char *name;
   const char **value;
   bool *flag;
+  cli_list *list;
 } cli_option;
 
 /*
@@ -47,6 +56,11 @@ cli_fail(int code, const char *command, const char *format, ...);
 
 /* The same for a failed call of the library; `option` is what the user gave, or NULL. */
 int cli_fail_status(kf_status status, const char *command, const char *option);
+
+/* The whole of a file, or of standard input if `path` is "-"; free() *out. 0, or an exit code after
+** saying why; `option` is what the user gave it by, or NULL. */
+int cli_read_file(const char *command, const char *option, const char *path, char **out,
+                  size_t *n_bytes);
 
 /* Close stdout and see that all of it was written: a full disk must not look like success. */
 int cli_close_stdout(const char *command);

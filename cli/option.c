@@ -47,6 +47,46 @@ double cli_now_us(void) {
   return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
 }
 
+/* -------------------------------------------------------------------------- files */
+
+int cli_read_file(const char *command, const char *option, const char *path, char **out,
+                  size_t *n_bytes) {
+  const char *by = option ? option : "", *colon = option ? ": " : "";
+  bool standard = strcmp(path, "-") == 0;
+  FILE *file = standard ? stdin : fopen(path, "rb");
+  char *text = NULL;
+  size_t n = 0, cap = 0;
+  if (!file)
+    return cli_fail(EXIT_FAILED, command, "%s%scannot open \"%s\": %s", by, colon, path,
+                    strerror(errno));
+  for (size_t got = 1; got > 0; n += got) {
+    if (n == cap) {
+      cap = cap ? cap * 2 : 65536;
+      char *more = realloc(text, cap);
+      if (!more) {
+        cli_fail(EXIT_FAILED, command, "%s%sout of memory: %zu bytes for \"%s\"", by, colon, cap,
+                 path);
+        goto fail;
+      }
+      text = more;
+    }
+    got = fread(text + n, 1, cap - n, file);
+  }
+  if (ferror(file)) {
+    cli_fail(EXIT_FAILED, command, "%s%scannot read \"%s\": %s", by, colon, path, strerror(errno));
+    goto fail;
+  }
+  if (!standard) fclose(file);
+  *out = text;
+  *n_bytes = n;
+  return 0;
+
+fail:
+  if (!standard) fclose(file);
+  free(text);
+  return EXIT_FAILED;
+}
+
 /* ------------------------------------------------------------------------ options */
 
 /* The option that `arg` names, and where its value begins if it is "--name=value". */
@@ -55,8 +95,19 @@ static const cli_option *find(const char *arg, const cli_option *options, int n_
   size_t n = strcspn(arg, "=");
   *value = arg[n] == '=' ? arg + n + 1 : NULL;
   for (int i = 0; i < n_options; i++)
-    if (strlen(options[i].name) == n && strncmp(arg, options[i].name, n) == 0) return &options[i];
+    if (options[i].name && strlen(options[i].name) == n && strncmp(arg, options[i].name, n) == 0)
+      return &options[i];
   return NULL;
+}
+
+/* An argument that belongs to no option: false if the command takes none, or has one already. */
+static bool take_argument(const char *arg, const cli_option *options, int n_options) {
+  for (int i = 0; i < n_options; i++)
+    if (!options[i].name && !*options[i].value && (arg[0] != '-' || !arg[1])) {
+      *options[i].value = arg;
+      return true;
+    }
+  return false;
 }
 
 int cli_parse(const char *command, const char *help, char **argv, const cli_option *options,
@@ -72,6 +123,7 @@ int cli_parse(const char *command, const char *help, char **argv, const cli_opti
       return cli_close_stdout(command);
     }
     const cli_option *option = find(arg, options, n_options, &value);
+    if (!option && take_argument(arg, options, n_options)) continue;
     if (!option)
       return cli_fail(EXIT_MISUSE, command,
                       "%s \"%s\", expected an option of \"knapformer %s --help\"",
@@ -87,7 +139,13 @@ int cli_parse(const char *command, const char *help, char **argv, const cli_opti
     if (!value || strncmp(value, "--", 2) == 0)
       return cli_fail(EXIT_MISUSE, command, "%s: found %s%s%s, expected a value", option->name,
                       value ? "\"" : "", value ? value : "the end", value ? "\"" : "");
-    *option->value = value;
+    if (!option->list)
+      *option->value = value;
+    else if (option->list->n < CLI_MAX_LIST)
+      option->list->value[option->list->n++] = value;
+    else
+      return cli_fail(EXIT_MISUSE, command, "%s is given more than %d times", option->name,
+                      CLI_MAX_LIST);
   }
   return -1;
 }

@@ -85,45 +85,10 @@ static const char *data_of(const request *q) {
 
 /* ------------------------------------------------------------------ texts to structs */
 
-/* The whole of a file, or of standard input. 0 or an exit code. */
-static int read_all(const char *path, char **out, size_t *n_bytes) {
-  bool standard = strcmp(path, "-") == 0;
-  FILE *file = standard ? stdin : fopen(path, "rb");
-  char *text = NULL;
-  size_t n = 0, cap = 0;
-  if (!file)
-    return cli_fail(EXIT_FAILED, name, "--lens: cannot open \"%s\": %s", path, strerror(errno));
-  for (size_t got = 1; got > 0; n += got) {
-    if (n == cap) {
-      cap = cap ? cap * 2 : 65536;
-      char *more = realloc(text, cap);
-      if (!more) {
-        cli_fail(EXIT_FAILED, name, "--lens: out of memory: %zu bytes for \"%s\"", cap, path);
-        goto fail;
-      }
-      text = more;
-    }
-    got = fread(text + n, 1, cap - n, file);
-  }
-  if (ferror(file)) {
-    cli_fail(EXIT_FAILED, name, "--lens: cannot read \"%s\": %s", path, strerror(errno));
-    goto fail;
-  }
-  if (!standard) fclose(file);
-  *out = text;
-  *n_bytes = n;
-  return 0;
-
-fail:
-  if (!standard) fclose(file);
-  free(text);
-  return EXIT_FAILED;
-}
-
 static int read_lens(const request *q, int64_t n_ranks, job *j) {
   char *text = NULL;
   size_t n_bytes = 0;
-  int code = read_all(q->lens, &text, &n_bytes);
+  int code = cli_read_file(name, "--lens", q->lens, &text, &n_bytes);
   if (code) return code;
   kf_status status = kf_batch_parse(data_of(q), text, n_bytes, &j->batch);
   free(text);
@@ -329,22 +294,22 @@ static int write_svg(const request *q, const job *j) {
 int cli_plan(char **argv) {
   request q = {0};
   job j = {0};
-  const cli_option options[] = {{"--mix", &q.mix, NULL},
-                                {"--lens", &q.lens, NULL},
-                                {"--ranks", &q.ranks, NULL},
-                                {"--seed", &q.seed, NULL},
-                                {"--model", &q.model, NULL},
-                                {"--gamma", &q.gamma, NULL},
-                                {"--cluster", &q.cluster, NULL},
-                                {"--speeds", &q.speeds, NULL},
-                                {"--bags", &q.bags, NULL},
-                                {"--mem-tokens", &q.mem_tokens, NULL},
-                                {"--max-chunk-size", &q.max_chunk_size, NULL},
-                                {"--affinity", &q.affinity, NULL},
-                                {"--budget-us", &q.budget_us, NULL},
-                                {"--svg", &q.svg, NULL},
-                                {"--json", NULL, &q.json},
-                                {"--chunks", NULL, &q.chunks}};
+  const cli_option options[] = {{"--mix", &q.mix, NULL, NULL},
+                                {"--lens", &q.lens, NULL, NULL},
+                                {"--ranks", &q.ranks, NULL, NULL},
+                                {"--seed", &q.seed, NULL, NULL},
+                                {"--model", &q.model, NULL, NULL},
+                                {"--gamma", &q.gamma, NULL, NULL},
+                                {"--cluster", &q.cluster, NULL, NULL},
+                                {"--speeds", &q.speeds, NULL, NULL},
+                                {"--bags", &q.bags, NULL, NULL},
+                                {"--mem-tokens", &q.mem_tokens, NULL, NULL},
+                                {"--max-chunk-size", &q.max_chunk_size, NULL, NULL},
+                                {"--affinity", &q.affinity, NULL, NULL},
+                                {"--budget-us", &q.budget_us, NULL, NULL},
+                                {"--svg", &q.svg, NULL, NULL},
+                                {"--json", NULL, &q.json, NULL},
+                                {"--chunks", NULL, &q.chunks, NULL}};
   int code = cli_parse(name, help, argv, options, (int)(sizeof options / sizeof *options));
   if (code >= 0) return code;
   if ((code = make_batch(&q, &j))) goto done;

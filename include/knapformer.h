@@ -7,6 +7,7 @@
 **
 **     lengths --cost--> work --planner--> plan --check, hash, draw-->
 **     tokens --route--> tokens' --(a layer: ulysses out, attention, ulysses back)--> reverse --> tokens
+**     measured seconds --fit, scheduler--> better cost
 **
 **   1. status    what went wrong, in one sentence
 **   2. batch     whose sequences, how long (from a mix, from text, or your own arrays)
@@ -20,6 +21,10 @@
 **  10. route     tokens to where they are computed, results home
 **  11. ulysses   q, k, v of split sequences to the owners of their heads, outputs back
 **  12. attention packed, variable length, on the CPU
+**  13. fit       measured (length, seconds) rows become a cost
+**  14. config    one YAML file
+**  15. scheduler plans every step, learns from measured times, remembers
+**  16. watch     metrics, log, trace
 **
 ** The shortest program that plans a step (every call returns a kf_status, and what is created is
 ** freed by kf_planner_free and kf_batch_free):
@@ -36,7 +41,7 @@
 **   - Inputs are borrowed for the call, never kept (but a kf_step keeps its kf_comm).
 **   - An option that is all zero bits means its default.
 **   - Nothing prints, exits or reads the environment. The clock is read only while waiting for
-**     other ranks (section 8), never to decide a plan.
+**     other ranks (section 8), never to decide a plan. No file is touched but by kf_file_replace.
 **   - Objects are not locked: use one from one thread at a time. Different
 **     objects may be used from different threads, but all MPI comms from the one that
 **     initialised MPI.
@@ -75,7 +80,8 @@ typedef enum kf_status {
   KF_ENOTBUILT = 5,   /* the library was built without this part (MPI) */
   KF_ETIMEOUT = 6,    /* a rank was silent for longer than the comm's timeout */
   KF_ECOMM = 7,       /* another rank, or what connects the ranks, failed */
-  KF_EMISMATCH = 8 /* ranks differ in what must be the same: version, configuration, plan, call */
+  KF_EMISMATCH = 8, /* ranks differ in what must be the same: version, configuration, plan, call */
+  KF_EIO = 9        /* a file could not be written */
 } kf_status;
 
 /* A few words for a status: "invalid argument". Never NULL. */
@@ -96,6 +102,20 @@ KF_API const char *kf_last_error(void);
 #define KF_MAX_SEQS ((int64_t)1 << 30)
 #define KF_MAX_TOKENS ((int64_t)1 << 52) /* of a batch: times heads, they still fit 64 bits */
 
+/* What a sequence is, where that is known: the scheduler learns one correction for each class. */
+typedef enum kf_kind {
+  KF_KIND_UNKNOWN = 0, /* but for its frames: one is an image, more are a video */
+  KF_KIND_IMAGE = 1,
+  KF_KIND_KEYFRAMES = 2,
+  KF_KIND_VIDEO = 3
+} kf_kind;
+
+typedef struct kf_profile {
+  int32_t kind;       /* kf_kind */
+  int32_t resolution; /* pixels a side, the root of width * height; 0: unknown */
+  int32_t frames;     /* 0: unknown */
+} kf_profile;
+
 /*
 ** One step's sequences. They are numbered by home rank, then by sample, so that those
 ** of rank r are rank_off[r] .. rank_off[r+1]-1. A rank may have none, a length may be 0.
@@ -103,9 +123,10 @@ KF_API const char *kf_last_error(void);
 typedef struct kf_batch {
   int32_t n_ranks;
   int64_t n_seqs;
-  const int64_t *rank_off; /* (n_ranks + 1) */
-  const int64_t *len;      /* (n_seqs) tokens */
-  const double *factor;    /* (n_seqs) multiplies a sequence's compute, up to 1e6; NULL: all 1 */
+  const int64_t *rank_off;   /* (n_ranks + 1) */
+  const int64_t *len;        /* (n_seqs) tokens */
+  const double *factor;      /* (n_seqs) multiplies a sequence's compute, up to 1e6; NULL: all 1 */
+  const kf_profile *profile; /* (n_seqs) read by the scheduler only; NULL: all unknown */
 } kf_batch;
 
 /*
@@ -452,10 +473,11 @@ typedef struct kf_step kf_step;
 
 /* What one rank brings to a step. */
 typedef struct kf_rank_batch {
-  int64_t n_seqs;       /* may be 0, and differ from rank to rank */
-  const int64_t *len;   /* (n_seqs) tokens */
-  const double *factor; /* (n_seqs) as in kf_batch; NULL: all 1 */
-  const void *record;   /* (record_bytes) travels beside the lengths, unread; NULL: zeros */
+  int64_t n_seqs;            /* may be 0, and differ from rank to rank */
+  const int64_t *len;        /* (n_seqs) tokens */
+  const double *factor;      /* (n_seqs) as in kf_batch; NULL: all 1 */
+  const void *record;        /* (record_bytes) travels beside the lengths, unread; NULL: zeros */
+  const kf_profile *profile; /* (n_seqs) as in kf_batch; NULL: all unknown */
 } kf_rank_batch;
 
 /* `record_bytes`: the size of each rank's record, the same on all ranks; 0: none. Collective: ranks
@@ -572,6 +594,294 @@ KF_API int64_t kf_attention_workspace(const kf_attention *attention);
 
 KF_API kf_status kf_attention_forward(const kf_attention *attention);
 KF_API kf_status kf_attention_backward(const kf_attention *attention);
+
+/* --------------------------------------------------------------------- 13. fit */
+
+/* One measurement: a whole sequence of `len` tokens took `seconds` on `rank`. */
+typedef struct kf_fit_row {
+  int64_t len;
+  double seconds;
+  int32_t rank; /* 0 where the file does not say */
+} kf_fit_row;
+
+/*
+** The cost that explains the rows: seconds(l) = linear_s * l + quadratic_s * l*l + constant_s, none
+** of them below 0, times the rank's slowness where rows come from several ranks. Errors are
+** relative: 5% of a short sequence count as much as 5% of a long one. Rows that lie far off the
+** others (a pause, a cold start) are found and left out, of the fit and of the figures below.
+*/
+typedef struct kf_fit {
+  double linear_s, quadratic_s, constant_s;
+  double r2;   /* share of the seconds' variance that is explained */
+  double mape; /* mean of |predicted/measured - 1| */
+  double
+    holdout_mape; /* the same for rows that a fit has not seen: five fits, each without a fifth */
+  double power_s, power_p; /* the power law power_s * l^power_p, fitted in the same way */
+  double power_mape;
+  int64_t n_rows, n_outliers;
+  int32_t n_ranks;
+} kf_fit;
+
+/* Rows from CSV text: a header with seq_len, seconds and maybe rank, in any order; other columns are
+** skipped. free() *rows. `text` need not end in 0; `name` is used in messages only. */
+KF_API kf_status kf_fit_parse(const char *name, const char *text, size_t n_bytes, kf_fit_row **rows,
+                              int64_t *n_rows);
+
+/*
+** Fit at least 3 rows of at least 2 different lengths. Where not NULL, `slowness` (one more than
+** the largest rank) gets each rank's seconds over those of the median rank, and `outlier` (n_rows)
+** a 1 for each row that was left out. Deterministic.
+*/
+KF_API kf_status kf_fit_rows(const kf_fit_row *rows, int64_t n_rows, double *slowness,
+                             uint8_t *outlier, kf_fit *out);
+
+/* How much dearer an attention FLOP of this model is: 6 d quadratic_s / linear_s. */
+KF_API double kf_fit_gamma(const kf_fit *fit, const kf_model *model);
+
+/* Measured against predicted, both axes logarithmic, and the errors along the lengths, as SVG. */
+KF_API kf_status kf_svg_fit(const kf_fit_row *rows, int64_t n_rows, const uint8_t *outlier,
+                            const kf_fit *fit, const char *title, char **out);
+
+/* The file for `cost_model: modelled`, and back: kf_fit_load sets the three coefficients of a cost. */
+KF_API kf_status kf_fit_text(const kf_fit *fit, char **out);
+KF_API kf_status kf_fit_load(const char *name, const char *text, size_t n_bytes, kf_cost *cost);
+
+/* ------------------------------------------------------------------ 14. config */
+
+typedef enum kf_cost_model {
+  KF_COST_HISTORY = 0,  /* starts from either of the others and learns from measured times */
+  KF_COST_STATIC = 1,   /* FLOPs of the model's shape */
+  KF_COST_MODELLED = 2, /* coefficients of kf_fit */
+} kf_cost_model;
+
+typedef enum kf_log_level {
+  KF_LOG_DEFAULT = 0, /* info */
+  KF_LOG_ERROR = 1,
+  KF_LOG_WARNING = 2, /* drift; times that were not learned from */
+  KF_LOG_INFO = 3,    /* refits */
+  KF_LOG_DEBUG = 4    /* each step's decisions and the utilisation of each bag */
+} kf_log_level;
+
+#define KF_MAX_TEXT 1024 /* bytes of a text in a kf_config, its final 0 among them */
+
+/* What a user configures; the YAML has the same names. All zero is the default. */
+typedef struct kf_config {
+  char bag_size[KF_MAX_TEXT]; /* as kf_bags_parse reads it; "": auto */
+  int64_t rebalance_interval; /* steps between refits of cost and speeds; 0: 50 */
+  kf_cost_model cost_model;
+  int64_t max_chunk_size; /* most tokens of one sequence on one rank; 0: no limit */
+  kf_affinity affinity_policy;
+
+  char model[KF_MAX_TEXT];     /* as kf_model_parse reads it; "": flux */
+  double gamma;                /* 0: 0.4 */
+  char cluster[KF_MAX_TEXT];   /* as kf_cluster_parse reads it; "": h100x32's nodes and links */
+  int64_t mem_tokens;          /* most tokens a rank may load; 0: no cap */
+  double budget_us;            /* of the planner's search; 0: its default */
+  char cost_file[KF_MAX_TEXT]; /* what `knapformer fit -o` wrote; "": none */
+
+  kf_log_level log_level;
+  char steps_file[KF_MAX_TEXT];   /* a JSON line per step; "": none */
+  char metrics_file[KF_MAX_TEXT]; /* Prometheus text, refreshed each step; "": none */
+  char trace_file[KF_MAX_TEXT];   /* Chrome trace; "": none */
+  char state_file[KF_MAX_TEXT];   /* the scheduler's memory; "": none */
+} kf_config;
+
+/*
+** Read YAML into *config, over what it holds: one mapping `knapformer:` with the keys above.
+** Unknown and repeated keys, wrong types and values out of range are refused, naming the file, the
+** line, what stands there and what was expected; *config is then as it was. The library opens no
+** file: cost_file and the others are the program's to read and write.
+*/
+KF_API kf_status kf_config_parse(const char *name, const char *text, size_t n_bytes,
+                                 kf_config *config);
+
+/* "key=value", as after --set. */
+KF_API kf_status kf_config_set(const char *assignment, kf_config *config);
+
+/* What kf_config_parse cannot see: do bags, cluster and model fit each other and so many ranks? */
+KF_API kf_status kf_config_check(const kf_config *config, int32_t n_ranks);
+
+/* The config as commented YAML that kf_config_parse reads back; free() it. */
+KF_API kf_status kf_config_text(const kf_config *config, char **out);
+
+/* --------------------------------------------------------------- 15. scheduler */
+
+/*
+** The online object: a planner, the cost it plans with, and what it has learned.
+**
+**     kf_scheduler_create(&options, &scheduler);
+**     each step, ranks of a comm:               or all ranks in one process:
+**       kf_step_schedule(step, scheduler,         kf_scheduler_plan(scheduler, &batch, &plan);
+**                        &mine, &plan);
+**       ... route, compute, route back ...        ...
+**       kf_scheduler_update_stats(scheduler,      for each rank r: kf_scheduler_update_stats(
+**           my_rank, seconds, NULL);                  scheduler, r, seconds[r], NULL);
+**
+** Times of a step travel with the lengths of the next, so that every rank knows the same and learns
+** the same, to the bit, without a collective of its own. Every step is planned; every
+** rebalance_interval steps `history` refits: the three coefficients of the cost, one speed per rank,
+** one correction per class of sequence. A single pause, garbage collection or checkpoint does not
+** move it; what lasts five steps does. `static` and `modelled` keep their cost, and watch.
+*/
+typedef struct kf_scheduler kf_scheduler;
+
+typedef void kf_log_fn(void *user, kf_log_level level, const char *line);
+
+typedef struct kf_scheduler_options {
+  int32_t n_ranks;
+  const kf_config *config;   /* NULL: all defaults */
+  const kf_cost *cost;       /* to start from; NULL: static, of the config's model, gamma, cluster.
+                                `modelled` must be given one, see kf_fit_load */
+  const double *speed;       /* (n_ranks) to start from; NULL: all 1 */
+  const int64_t *mem_tokens; /* (n_ranks) as in kf_planner_options; NULL: the config's */
+  kf_log_fn *log;            /* called with one line, from within the calls below; NULL: no log */
+  void *log_user;
+} kf_scheduler_options;
+
+KF_API kf_status kf_scheduler_create(const kf_scheduler_options *options, kf_scheduler **out);
+KF_API void kf_scheduler_free(kf_scheduler *scheduler);
+
+/* Learn from what was measured since the last plan, refit if it is time, and plan. The plan belongs
+** to the scheduler and lives until its next call. batch->profile is used where it is given. */
+KF_API kf_status kf_scheduler_plan(kf_scheduler *scheduler, const kf_batch *batch,
+                                   const struct kf_plan **out);
+
+/* What one rank measured of one step, beside its busy time. 0: not measured. */
+typedef struct kf_counters {
+  int64_t memory_bytes, memory_limit_bytes; /* most that was in use; how much there is */
+  int64_t tokens, samples;                  /* that this rank computed */
+  double plan_s, route_s, compute_s, wait_s;
+} kf_counters;
+
+/*
+** `rank` was busy for `seconds` in the step that was planned last: computing and moving data,
+** without waiting for others. Over a comm, report your own rank; in one process, all. A second
+** report replaces the first, a rank that reports nothing is not learned from. Not a number,
+** negative, 0 for a rank that had work, above a day, an unknown rank, counters below 0: KF_EINVAL,
+** and nothing changes. `counters` may be NULL.
+*/
+KF_API kf_status kf_scheduler_update_stats(kf_scheduler *scheduler, int32_t rank, double seconds,
+                                           const kf_counters *counters);
+
+/* Learn from what was measured now, and not at the next plan: for the metrics of the last step. */
+KF_API kf_status kf_scheduler_settle(kf_scheduler *scheduler);
+
+/* The next step belongs to a new epoch. For the metrics only. */
+KF_API void kf_scheduler_new_epoch(kf_scheduler *scheduler);
+
+/* Of all that decides the next plans but what was measured since the last one. */
+KF_API uint64_t kf_scheduler_hash(const kf_scheduler *scheduler);
+
+/*
+** Collective: gather lengths, profiles and times, learn, plan on every rank, prove the plan, and
+** compare, as kf_step_gather and kf_step_plan do. Two small gathers, like them. *batch may be asked
+** for or be NULL. The scheduler's ranks are the comm's.
+*/
+KF_API kf_status kf_step_schedule(kf_step *step, kf_scheduler *scheduler, const kf_rank_batch *mine,
+                                  const kf_batch **batch, const kf_plan **plan);
+
+/* Collective: exchange the times of the last step now and settle, on all ranks: before saving, and
+** after the last step. */
+KF_API kf_status kf_step_settle(kf_step *step, kf_scheduler *scheduler);
+
+/*
+** Everything the scheduler knows, as bytes with a version and a checksum: free() *out. Restored into
+** a scheduler of the same options, it goes on as if it had never stopped: the same times give the
+** same plans, bit for bit. All ranks of a comm hold the same after kf_step_settle, so one saves and
+** all restore. What is corrupt, cut off, of a later version, of other ranks or of another
+** model is refused, and the scheduler stays as it was. kf_file_replace writes it.
+*/
+KF_API kf_status kf_scheduler_save(const kf_scheduler *scheduler, void **out, size_t *n_bytes);
+KF_API kf_status kf_scheduler_restore(kf_scheduler *scheduler, const char *name, const void *data,
+                                      size_t n_bytes);
+
+/* ------------------------------------------------------------------- 16. watch */
+
+/* A coefficient that has moved: by more than 10%, and more than its noise explains. */
+typedef struct kf_drift {
+  char what[48]; /* "quadratic_s", "speed of rank 3", "correction of video, 512 pixels" */
+  double before, now;
+  int64_t step; /* of the refit that found it */
+} kf_drift;
+
+/* What was learned of a class of sequences: its compute is `correction` times the cost's. */
+typedef struct kf_correction {
+  int32_t kind;       /* kf_kind */
+  int32_t resolution; /* of the class: 256 (below 384 pixels), 512, 1024, 2048, 4096; 0: unknown */
+  double correction;
+} kf_correction;
+
+#define KF_METRICS_VERSION 1
+
+/*
+** The figures of the last step whose times are known; doc/metrics.md defines each. Belongs to the
+** scheduler, and lives until its next call. With fixed bags, a bag's figures are those of its ranks;
+** in auto every rank is a bag of its own.
+*/
+typedef struct kf_metrics {
+  int32_t version; /* KF_METRICS_VERSION */
+  int32_t n_ranks, n_bags;
+  int64_t step;       /* whose figures these are, from 0; -1: none yet */
+  int64_t epoch;      /* from 0 */
+  int64_t n_measured; /* ranks that reported */
+
+  double begin_s;          /* of the step: the sum of all steps before it */
+  double step_s;           /* largest busy + wait of a rank */
+  double predicted_step_s; /* largest predicted_s */
+  double max_over_mean;    /* of busy_s, over the ranks that reported */
+  double idle_variance;    /* standard deviation over ranks of the idle share of the step */
+  double tokens_per_s, samples_per_s;
+  double epoch_s, last_epoch_s; /* steps of this epoch so far; of the last whole one, 0: none */
+  double mape;                  /* of predicted_s, a running mean over steps; 0: none yet */
+  double noise;                 /* what one time scatters about the prediction, relative */
+
+  const double *busy_s;          /* (n_ranks) as reported; 0: was not */
+  const double *predicted_s;     /* (n_ranks) of busy_s, before it was measured */
+  const double *busy_share;      /* (n_ranks) busy_s / step_s */
+  const double *memory_pressure; /* (n_ranks) memory used / limit; else tokens / cap; else 0 */
+  const double *speed;           /* (n_ranks) that plans are made with */
+  const kf_counters *counters;   /* (n_ranks) */
+
+  const int32_t *bag_first;                           /* (n_bags + 1) ranks */
+  const double *bag_busy_share;                       /* (n_bags) mean of its ranks */
+  const double *bag_tokens_per_s, *bag_samples_per_s; /* (n_bags) */
+
+  kf_cost cost;      /* that plans are made with */
+  double gamma;      /* of that cost; 0: not known */
+  double overhead_s; /* of a rank and step, whatever it computes */
+  double comm_scale; /* measured over predicted time of moving data */
+  int32_t n_corrections, n_drifts;
+  const kf_correction *correction;  /* (n_corrections) classes that were seen */
+  const kf_drift *drift;            /* (n_drifts) of the last refit */
+  int64_t refits, drifts, outliers; /* so far: refits, drifts found, times not learned from */
+
+  uint64_t plan_hash; /* of the step */
+  kf_figures figures; /* of the step's plan */
+} kf_metrics;
+
+/* Never NULL; `step` is -1 before the first times. */
+KF_API const kf_metrics *kf_scheduler_metrics(const kf_scheduler *scheduler);
+
+/* One JSON object on one line, with its newline; free() it. */
+KF_API kf_status kf_metrics_json(const kf_metrics *metrics, char **out);
+
+/* The same for Prometheus's text format; free() it. */
+KF_API kf_status kf_metrics_prometheus(const kf_metrics *metrics, char **out);
+
+/*
+** A Chrome trace (chrome://tracing, Perfetto), piece by piece: one track per rank, on it plan, route,
+** compute and wait of each step. Write kf_trace_begin, kf_trace_step after each step, kf_trace_end
+** one after the other into a file; it can be read at any time, also without its end. free() each.
+*/
+KF_API kf_status kf_trace_begin(int32_t n_ranks, char **out);
+KF_API kf_status kf_trace_step(const kf_metrics *metrics, char **out);
+KF_API kf_status kf_trace_end(char **out);
+
+/*
+** Write a file whole or not at all: beside it, to the disk, then in its place. Who reads it sees the
+** old one or the new one, also after a crash. KF_EIO says what failed; the old file is then as it was.
+*/
+KF_API kf_status kf_file_replace(const char *path, const void *data, size_t n_bytes);
 
 #ifdef __cplusplus
 }

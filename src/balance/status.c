@@ -29,6 +29,7 @@ const char *kf_status_string(kf_status status) {
   case KF_ETIMEOUT: return "timed out";
   case KF_ECOMM: return "communication failed";
   case KF_EMISMATCH: return "ranks differ";
+  case KF_EIO: return "file not written";
   }
   return "unknown status";
 }

@@ -231,7 +231,11 @@ static kf_status build_batch(kf_step *s, const char *slots, int64_t n_seqs, cons
       if (s->factors) memcpy(factor + rank_off[r], slot + len_at(s) + s->room * 8, (size_t)k * 8);
       memcpy(record + r * s->record_bytes, slot + sizeof(head), (size_t)s->record_bytes);
     }
-    s->batch = (kf_batch){n, n_seqs, rank_off, len, s->factors ? factor : NULL};
+    s->batch = (kf_batch){.n_ranks = n,
+                          .n_seqs = n_seqs,
+                          .rank_off = rank_off,
+                          .len = len,
+                          .factor = s->factors ? factor : NULL};
     *records = record;
     return KF_OK;
   }

@@ -23,6 +23,8 @@ for folder in src/comm src/kernel; do
   rule "$folder knows the public header, and how to fail, to reserve memory and to prove a plan" \
     "$(stray_includes $folder "$(own $folder)$api|\"(\.\./)?balance/(status|memory|plan_check)\.h\"|<.*>")"
 done
+rule "src/config knows the public header, how to fail and to write, and libyaml" \
+  "$(stray_includes src/config "$(own src/config)$api|\"(\.\./)?balance/(status|memory|text)\.h\"|\"(\.\./)?sim/writer\.h\"|<.*>")"
 for folder in examples train cli; do
   rule "$folder knows the public header, not the inside of other folders" \
     "$(stray_includes $folder "$(own $folder)$api|<.*>")"

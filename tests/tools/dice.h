@@ -59,7 +59,8 @@ static inline void world_batch(dice *d, world *w, int32_t n_ranks) {
     }
   }
   w->rank_off[n_ranks] = n;
-  w->batch = (kf_batch){n_ranks, n, w->rank_off, w->len, dice_one_in(d, 3) ? w->factor : NULL};
+  w->batch =
+    (kf_batch){n_ranks, n, w->rank_off, w->len, dice_one_in(d, 3) ? w->factor : NULL, NULL};
 }
 
 static inline void world_cost(dice *d, world *w, int32_t n_ranks) {

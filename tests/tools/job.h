@@ -80,7 +80,7 @@ static inline kf_status job_step(job *j) {
   const kf_plan *p;
   kf_status status;
   if (!j->step && (status = kf_step_create(j->comm, 0, &j->step))) return status;
-  kf_rank_batch mine = {j->n_seqs, j->len, NULL, NULL};
+  kf_rank_batch mine = {j->n_seqs, j->len, NULL, NULL, NULL};
   if ((status = kf_step_gather(j->step, &mine, &batch, NULL))) return status;
   if ((status = kf_step_plan(j->step, j->planner, &p))) return status;
   j->plan = p;

@@ -63,7 +63,8 @@ static inline void transport_world(dice *d, world *w, int32_t n_ranks) {
     }
   }
   w->rank_off[n_ranks] = n;
-  w->batch = (kf_batch){n_ranks, n, w->rank_off, w->len, dice_one_in(d, 3) ? w->factor : NULL};
+  w->batch =
+    (kf_batch){n_ranks, n, w->rank_off, w->len, dice_one_in(d, 3) ? w->factor : NULL, NULL};
   snprintf(model, sizeof model, "d=%d,layers=3,heads=%d", 8 * heads, heads);
   if (kf_cost_preset(model, dice_one_in(d, 2) ? "free" : "ranks_per_node=3", n_ranks, 0.4,
                      &w->options.cost))
@@ -297,7 +298,8 @@ static inline const kf_plan *check_step(trial *c, kf_step *step, kf_planner *pla
   const world *w = c->w;
   int64_t first = w->rank_off[c->rank], n = w->rank_off[c->rank + 1] - first;
   int32_t record[3] = {c->rank, 17, -c->rank};
-  kf_rank_batch mine = {n, w->len + first, w->batch.factor ? w->factor + first : NULL, record};
+  kf_rank_batch mine = {n, w->len + first, w->batch.factor ? w->factor + first : NULL, record,
+                        NULL};
   const kf_batch *batch = NULL;
   const kf_plan *plan = NULL;
   const void *records = NULL;

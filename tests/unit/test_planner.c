@@ -238,7 +238,7 @@ static void test_too_many_tokens(void **state) {
   for (int64_t i = 0; i < n; i++) len[i] = KF_MAX_LEN;
   kf_planner_options o = flux(1);
   kf_planner *p = planner_of(&o);
-  refuse_batch(p, (kf_batch){1, n, off, len, NULL}, "9007203549708288 tokens", "batch");
+  refuse_batch(p, (kf_batch){1, n, off, len, NULL, NULL}, "9007203549708288 tokens", "batch");
   kf_planner_free(p);
   free(len);
 }

@@ -100,7 +100,7 @@ static void take_turns(kf_comm *comm, void *arg) {
       factor[i] = factor_of(k, me, i);
     }
     kf_rank_batch mine = {count, count ? len : NULL, r->with_factor >> me & 1 ? factor : NULL,
-                          r->without_record >> me & 1 ? NULL : record};
+                          r->without_record >> me & 1 ? NULL : record, NULL};
     EXPECT_OK(kf_step_gather(step, &mine, &batch, k % 3 ? &records : NULL));
     check_batch(r, k, batch, n);
     if (k % 3) check_records(r, records, record_bytes, n);
@@ -130,7 +130,7 @@ static const int64_t fine_len[3] = {5, 9, 70};
 static void good_step(kf_step *step, kf_planner *planner) {
   const kf_batch *batch = NULL;
   const kf_plan *plan = NULL;
-  EXPECT_OK(kf_step_gather(step, &(kf_rank_batch){3, fine_len, NULL, NULL}, &batch, NULL));
+  EXPECT_OK(kf_step_gather(step, &(kf_rank_batch){3, fine_len, NULL, NULL, NULL}, &batch, NULL));
   EXPECT_OK(kf_step_plan(step, planner, &plan));
 }
 
@@ -167,7 +167,7 @@ static void make_mistakes(kf_comm *comm, void *arg) {
   EXPECT_OK(kf_step_create(comm, 0, &step));
   for (size_t i = 0; i < sizeof mistakes / sizeof mistakes[0]; i++) {
     const mistake *m = &mistakes[i];
-    kf_rank_batch mine = {3, fine_len, NULL, NULL};
+    kf_rank_batch mine = {3, fine_len, NULL, NULL, NULL};
     const kf_batch *batch = NULL;
     const kf_plan *plan = NULL;
     const void *records = NULL;
@@ -199,7 +199,7 @@ static void all_are_wrong(kf_comm *comm, void *arg) {
   int64_t len = -1 - kf_comm_rank(comm);
   (void)arg;
   EXPECT_OK(kf_step_create(comm, 0, &step));
-  EXPECT(kf_step_gather(step, &(kf_rank_batch){1, &len, NULL, NULL}, &batch, NULL), KF_EINVAL,
+  EXPECT(kf_step_gather(step, &(kf_rank_batch){1, &len, NULL, NULL, NULL}, &batch, NULL), KF_EINVAL,
          "rank 0: its sequence 0 has -1 tokens");
   kf_step_free(step);
 }
@@ -209,7 +209,7 @@ static void pass_null(kf_comm *comm, void *arg) {
   int which = *(int *)arg;
   const kf_batch *batch = NULL;
   const kf_plan *plan = NULL;
-  kf_rank_batch mine = {3, fine_len, NULL, NULL};
+  kf_rank_batch mine = {3, fine_len, NULL, NULL, NULL};
   kf_planner *planner = planner_of(2, 3, NULL);
   kf_step *step = NULL;
   bool wrong = kf_comm_rank(comm) == 1;
@@ -261,7 +261,7 @@ static void plan_differently(kf_comm *comm, void *arg) {
   snprintf(like, sizeof like, ") than rank %d (", d->like);
   EXPECT_OK(kf_step_create(comm, 0, &step));
   for (int i = 0; i < 3; i++) {
-    EXPECT_OK(kf_step_gather(step, &(kf_rank_batch){3, fine_len, NULL, NULL}, &batch, NULL));
+    EXPECT_OK(kf_step_gather(step, &(kf_rank_batch){3, fine_len, NULL, NULL, NULL}, &batch, NULL));
     kf_status status = kf_step_plan(step, other, &plan);
     EXPECT(status, KF_EMISMATCH, odd);
     EXPECT(status, KF_EMISMATCH, like);
@@ -293,7 +293,7 @@ static void plan_another_world(kf_comm *comm, void *arg) {
   kf_step *step;
   (void)arg;
   EXPECT_OK(kf_step_create(comm, 0, &step));
-  EXPECT_OK(kf_step_gather(step, &(kf_rank_batch){3, fine_len, NULL, NULL}, &batch, NULL));
+  EXPECT_OK(kf_step_gather(step, &(kf_rank_batch){3, fine_len, NULL, NULL, NULL}, &batch, NULL));
   EXPECT(kf_step_plan(step, planner, &plan), KF_EINVAL, "ranks");
   EXPECT_OK(kf_comm_barrier(comm));
   kf_step_free(step);
@@ -333,10 +333,10 @@ static void plan_under_caps(kf_comm *comm, void *arg) {
   (void)arg;
   EXPECT_OK(kf_step_create(comm, 0, &step));
   for (int i = 0; i < 3; i++) {
-    EXPECT_OK(kf_step_gather(step, &(kf_rank_batch){n, &long_len, NULL, NULL}, &batch, NULL));
+    EXPECT_OK(kf_step_gather(step, &(kf_rank_batch){n, &long_len, NULL, NULL, NULL}, &batch, NULL));
     EXPECT(kf_step_plan(step, planner, &plan), KF_EINFEASIBLE, "400");
     assert(!plan);
-    EXPECT_OK(kf_step_gather(step, &(kf_rank_batch){1, fine_len, NULL, NULL}, &batch, NULL));
+    EXPECT_OK(kf_step_gather(step, &(kf_rank_batch){1, fine_len, NULL, NULL, NULL}, &batch, NULL));
     EXPECT_OK(kf_step_plan(step, planner, &plan));
     plan = NULL;
   }
@@ -371,8 +371,8 @@ static void two_steps(kf_comm *comm, void *arg) {
   kf_step *step[2];
   (void)arg;
   for (int i = 0; i < 2; i++) EXPECT_OK(kf_step_create(comm, i, &step[i]));
-  EXPECT_OK(kf_step_gather(step[0], &(kf_rank_batch){3, fine_len, NULL, NULL}, &a, NULL));
-  EXPECT_OK(kf_step_gather(step[1], &(kf_rank_batch){1, &other, NULL, NULL}, &b, NULL));
+  EXPECT_OK(kf_step_gather(step[0], &(kf_rank_batch){3, fine_len, NULL, NULL, NULL}, &a, NULL));
+  EXPECT_OK(kf_step_gather(step[1], &(kf_rank_batch){1, &other, NULL, NULL, NULL}, &b, NULL));
   assert(a->n_seqs == 6 && a->len[5] == 70 && b->n_seqs == 2 && b->len[1] == 77);
   for (int i = 0; i < 2; i++) kf_step_free(step[i]);
 }
