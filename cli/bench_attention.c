@@ -161,8 +161,9 @@ done:
 int bench_attention(char **argv) {
   const char *isa_text = "best", *rounds_text = NULL;
   bool json = false;
-  const cli_option options[] = {
-    {"--rounds", &rounds_text, NULL}, {"--isa", &isa_text, NULL}, {"--json", NULL, &json, NULL}};
+  const cli_option options[] = {{"--rounds", &rounds_text, NULL, NULL},
+                                {"--isa", &isa_text, NULL, NULL},
+                                {"--json", NULL, &json, NULL}};
   int64_t rounds = 7;
   bench_row rows[2];
   int code = cli_parse(name, help, argv, options, 3);

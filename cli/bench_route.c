@@ -364,8 +364,9 @@ static int measure(const char *only, int64_t rounds, bool json) {
 int bench_route(char **argv) {
   const char *only = NULL, *rounds_text = NULL;
   bool json = false, known = false;
-  const cli_option options[] = {
-    {"--only", &only, NULL}, {"--rounds", &rounds_text, NULL}, {"--json", NULL, &json, NULL}};
+  const cli_option options[] = {{"--only", &only, NULL, NULL},
+                                {"--rounds", &rounds_text, NULL, NULL},
+                                {"--json", NULL, &json, NULL}};
   int64_t rounds = 0;
   int code = cli_parse(name, help, argv, options, 3);
   if (code >= 0) return code;
