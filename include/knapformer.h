@@ -763,6 +763,10 @@ typedef struct kf_counters {
 KF_API kf_status kf_scheduler_update_stats(kf_scheduler *scheduler, int32_t rank, double seconds,
                                            const kf_counters *counters);
 
+/* What `rank` has reported of the last step: 1, and both outputs (NULL: not wanted), or 0. */
+KF_API int kf_scheduler_reported(const kf_scheduler *scheduler, int32_t rank, double *seconds,
+                                 kf_counters *counters);
+
 /* Learn from what was measured now, and not at the next plan: for the metrics of the last step. */
 KF_API kf_status kf_scheduler_settle(kf_scheduler *scheduler);
 

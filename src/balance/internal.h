@@ -143,4 +143,10 @@ kf_status kfi_search_run(kfi_search *search, const kfi_world *world, const kf_ba
                          kfi_plan_store *store, double *lower_bound_s);
 void kfi_search_free(kfi_search *search);
 
+/* ------------------------------------------------------------------- planner.c */
+
+/* Plan with other options from now on: as many ranks and the same kind of bags, so that nothing is
+** allocated. A planner that refuses its options is as it was. */
+kf_status kfi_planner_reset(kf_planner *planner, const kf_planner_options *options);
+
 #endif

@@ -31,6 +31,10 @@ kf_status kf_planner_create(const kf_planner_options *options, kf_planner **out)
   return KF_OK;
 }
 
+kf_status kfi_planner_reset(kf_planner *p, const kf_planner_options *options) {
+  return kfi_world_create(options, &p->world, &p->world_buffer);
+}
+
 void kf_planner_free(kf_planner *p) {
   if (!p) return;
   kfi_buffer_free(&p->world_buffer);

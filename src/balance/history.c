@@ -1,0 +1,450 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+** Learning the cost from measured times.
+**
+** A step gives one number per rank: how long it was busy. Its logarithm, less the predicted one, is
+** a row of a linear problem in small changes of the law: of A, B, C, the overhead, the price of
+** moving data, one correction per class of sequence, and one slowness per rank. joint.c keeps the
+** sums of those rows with forgetting; a refit solves them. All parameters stand in one problem, so
+** that a rank that always gets the videos is not called slow when it is videos that are dear, and
+** the other way round; what the times cannot tell apart is left to the prior: ranks are alike (1%),
+** classes nearly so (10%), A and B may be anything.
+**
+** Robust: a row counts by Tukey's biweight of its distance in units of the noise, beyond six not at
+** all, so one pause cannot move anything. What lasts is told from a pause by time alone: when the
+** last five times of a rank all lie on the same side, far out, the last five steps are solved by
+** themselves, without rejection, and the law jumps there; the old rows then count a quarter. That is
+** how a rank that throttles is found in five steps while a checkpoint of four goes unnoticed.
+**
+** Tried and rejected: a Kalman filter over all parameters (its covariance is quadratic in ranks); a
+** median of recent ratios per rank beside a fit of the coefficients (each explains what belongs to
+** the other); exponential smoothing with clipping (an outlier of 100 times moves it, and a true
+** change takes as long as the memory).
+*/
+#include "history.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "real.h"
+
+enum { P = KFI_PARAMS };
+
+#define MEMORY_STEPS 64      /* a row counts 1/e after so many */
+#define FIRST_NOISE 0.25     /* before anything is known of it */
+#define LEAST_NOISE 0.003    /* clocks are not better */
+#define CUT 6.0              /* in units of noise: beyond, a row does not count */
+#define JUMP_EACH 1.5        /* a jump: each of the last rows is so far out, on the same side, */
+#define JUMP_MEDIAN 2.5      /* and their median so far */
+#define JUMP_LEAST 0.01      /* noise below it is not believed when looking for jumps */
+#define JUMP_KEEPS 0.25      /* of what was known before */
+#define JUMP_RANK_KEEPS 0.05 /* of what was known of a rank that jumped */
+#define RANK_DEVIATION 0.01  /* ranks are believed to be so much alike */
+#define LOG_64 4.1588830833596715
+#define LOG_4 1.3862943611198906
+#define LOG_50 3.912023005428146
+
+/* -------------------------------------------------------------------- classes */
+
+int32_t kfi_class(const kf_profile *p) {
+  static const int32_t above[] = {384, 768, 1536, 3072};
+  int32_t kind = p->kind, resolution = p->resolution > 0;
+  if (kind == KF_KIND_UNKNOWN && p->frames > 0)
+    kind = p->frames == 1 ? KF_KIND_IMAGE : KF_KIND_VIDEO;
+  for (int i = 0; i < 4; i++) resolution += p->resolution >= above[i];
+  return kind * 6 + resolution;
+}
+
+void kfi_class_name(int32_t class_number, int32_t *kind, int32_t *resolution) {
+  int32_t class_of_resolution = class_number % 6;
+  *kind = class_number / 6;
+  *resolution = class_of_resolution ? 128 << class_of_resolution : 0;
+}
+
+static int32_t slot(kfi_history *h, int32_t class_number) {
+  if (h->slot_of[class_number] < 0) {
+    h->slot_of[class_number] = h->n_slots;
+    h->class_of[h->n_slots++] = class_number;
+    h->joint.n = KFI_FIRST_CLASS + h->n_slots;
+  }
+  return h->slot_of[class_number];
+}
+
+/* ---------------------------------------------------------------------- start */
+
+void kfi_history_lay(kfi_history *h, kfi_layout *lay) {
+  int64_t n = h->n_ranks;
+  h->joint.n_ranks = h->recent.n_ranks = h->n_ranks;
+  h->slow = KFI_TAKE(lay, double, n);
+  h->slow_anchor = KFI_TAKE(lay, double, n);
+  h->slow_start = KFI_TAKE(lay, double, n);
+  kfi_joint_lay(&h->joint, lay);
+  kfi_joint_lay(&h->recent, lay);
+  h->n_rows = KFI_TAKE(lay, int64_t, n);
+  h->row_x = KFI_TAKE(lay, double, n *KFI_RECENT *P);
+  h->row_a = KFI_TAKE(lay, double, n *KFI_RECENT);
+  h->row_z = KFI_TAKE(lay, double, n *KFI_RECENT);
+  h->load = KFI_TAKE(lay, kfi_load, n * KFI_CLASSES);
+  h->comm_s = KFI_TAKE(lay, double, n);
+  h->predicted_s = KFI_TAKE(lay, double, n);
+  h->seconds = KFI_TAKE(lay, double, n);
+  h->u = KFI_TAKE(lay, double, n);
+  h->rank_mean = KFI_TAKE(lay, double, n);
+  h->rank_precision = KFI_TAKE(lay, double, n);
+  h->scratch = KFI_TAKE(lay, double, n);
+}
+
+void kfi_history_start(kfi_history *h, const kf_cost *cost, const double *speed) {
+  /* A law moves by factors, so that nothing may begin at 0: these are far below what matters. */
+  double a = cost->linear_s, b = cost->quadratic_s;
+  if (a < b * 1e-3) a = b * 1e-3;
+  if (b < a * 1e-8) b = a * 1e-8;
+  h->law = (kfi_law){
+    .linear_s = a, .quadratic_s = b, .constant_tokens = cost->constant_s / a, .comm_scale = 1};
+  h->anchor = h->law;
+  h->noise = FIRST_NOISE;
+  h->joint.n = KFI_FIRST_CLASS;
+  for (int c = 0; c < KFI_CLASSES; c++) h->slot_of[c] = -1;
+  slot(h, 0);
+  for (int32_t r = 0; r < h->n_ranks; r++)
+    h->slow[r] = h->slow_anchor[r] = h->slow_start[r] = speed ? -kfi_log(speed[r]) : 0;
+}
+
+/* ----------------------------------------------------------------- prediction */
+
+/* Seconds on a rank of slowness 1, and each slot's part of it if `part` is not NULL. */
+static double work(const kfi_history *h, int32_t rank, double *part) {
+  const kfi_law *law = &h->law;
+  const kfi_load *load = h->load + (int64_t)rank * KFI_CLASSES;
+  double constant_s = law->constant_tokens * law->linear_s, sum = 0;
+  for (int32_t s = 0; s < h->n_slots; s++) {
+    double seconds = law->linear_s * load[s].tokens + law->quadratic_s * load[s].squares +
+                     constant_s * load[s].count;
+    if (law->correction[s] != 0) seconds *= kfi_exp(law->correction[s]);
+    if (part) part[s] = seconds;
+    sum += seconds;
+  }
+  return sum;
+}
+
+static double predict(const kfi_history *h, int32_t rank) {
+  double w = work(h, rank, NULL);
+  if (!(w > 0)) return 0;
+  w += h->law.overhead_tokens * h->law.linear_s;
+  return kfi_exp(h->slow[rank]) * w + h->law.comm_scale * h->comm_s[rank];
+}
+
+void kfi_history_load(kfi_history *h, const kf_batch *batch, const kf_plan *plan) {
+  memset(h->load, 0, (size_t)h->n_ranks * KFI_CLASSES * sizeof *h->load);
+  for (int64_t i = 0; i < plan->n_seqs; i++) {
+    int32_t s = batch->profile ? slot(h, kfi_class(&batch->profile[i])) : 0;
+    double f = batch->factor ? batch->factor[i] : 1, l = (double)batch->len[i];
+    for (int64_t c = plan->seq_off[i]; c < plan->seq_off[i + 1]; c++) {
+      const kf_chunk *chunk = &plan->chunk[c];
+      kfi_load *load = &h->load[chunk->destination * KFI_CLASSES + s];
+      load->tokens += f * (double)chunk->length;
+      load->squares += f * l * l * (double)chunk->heads / plan->heads;
+      load->count += f;
+    }
+  }
+  memcpy(h->comm_s, plan->comm_s, (size_t)h->n_ranks * sizeof *h->comm_s);
+  for (int32_t r = 0; r < h->n_ranks; r++) h->predicted_s[r] = predict(h, r);
+}
+
+/* ------------------------------------------------------------------------ rows */
+
+/* The derivatives of the logarithm of a rank's predicted time; false: it has no work. */
+static bool derive(const kfi_history *h, int32_t rank, double *x, double *a, double *predicted) {
+  const kfi_law *law = &h->law;
+  const kfi_load *load = h->load + (int64_t)rank * KFI_CLASSES;
+  double part[KFI_CLASSES], tokens = 0, squares = 0, count = 0;
+  double w = work(h, rank, part);
+  if (!(w > 0)) return false;
+  double slow = kfi_exp(h->slow[rank]), comm = h->comm_s[rank];
+  double overhead_s = law->overhead_tokens * law->linear_s;
+  double y = slow * (w + overhead_s) + law->comm_scale * comm, per = slow / y;
+  for (int32_t s = 0; s < h->n_slots; s++) {
+    double c = law->correction[s] != 0 ? kfi_exp(law->correction[s]) : 1;
+    tokens += c * load[s].tokens;
+    squares += c * load[s].squares;
+    count += c * load[s].count;
+    x[KFI_FIRST_CLASS + s] = per * part[s];
+  }
+  x[KFI_QUADRATIC] = per * law->quadratic_s * squares;
+  x[KFI_CONSTANT] = per * law->linear_s * count;
+  x[KFI_OVERHEAD] = per * law->linear_s;
+  x[KFI_LINEAR] = per * law->linear_s * (tokens + law->constant_tokens * count) + per * overhead_s;
+  x[KFI_COMM] = comm / y;
+  *a = per * (w + overhead_s);
+  *predicted = y;
+  return true;
+}
+
+static double biweight(double z, double noise) {
+  double t = z / (CUT * noise);
+  if (!(t > -1 && t < 1)) return 0;
+  return (1 - t * t) * (1 - t * t);
+}
+
+/* The k-th smallest; values are reordered. */
+static double select_value(double *v, int64_t n, int64_t k) {
+  int64_t low = 0, high = n - 1;
+  while (low < high) {
+    double pivot = v[low + (high - low) / 2];
+    int64_t i = low, j = high;
+    while (i <= j) {
+      while (v[i] < pivot) i++;
+      while (v[j] > pivot) j--;
+      if (i > j) break;
+      double t = v[i];
+      v[i++] = v[j];
+      v[j--] = t;
+    }
+    if (k <= j)
+      high = j;
+    else if (k >= i)
+      low = i;
+    else
+      break;
+  }
+  return v[k];
+}
+
+static double median(double *v, int64_t n) {
+  double upper = select_value(v, n, n / 2);
+  return n % 2 ? upper : (upper + select_value(v, n, n / 2 - 1)) / 2;
+}
+
+static double recent_median(const kfi_history *h, int32_t rank) {
+  double z[KFI_RECENT];
+  memcpy(z, h->row_z + (int64_t)rank * KFI_RECENT, sizeof z);
+  return median(z, KFI_RECENT);
+}
+
+/* The law moves by delta and u, and so does what the last rows were measured from. */
+static void move(kfi_history *h, const double *delta, double *u) {
+  kfi_law *law = &h->law;
+  for (int32_t r = 0; r < h->n_ranks; r++) /* possible: 64 times slower or faster than the start */
+    u[r] = fmin(fmax(u[r], h->slow_start[r] - h->slow[r] - LOG_64),
+                h->slow_start[r] - h->slow[r] + LOG_64);
+  law->linear_s *= kfi_exp(delta[KFI_LINEAR]);
+  law->quadratic_s *= kfi_exp(delta[KFI_QUADRATIC]);
+  law->constant_tokens += delta[KFI_CONSTANT];
+  law->overhead_tokens += delta[KFI_OVERHEAD];
+  law->comm_scale += delta[KFI_COMM];
+  for (int32_t s = 0; s < h->n_slots; s++) law->correction[s] += delta[KFI_FIRST_CLASS + s];
+  for (int32_t r = 0; r < h->n_ranks; r++) h->slow[r] += u[r];
+  for (int32_t r = 0; r < h->n_ranks; r++) {
+    int64_t n = h->n_rows[r] < KFI_RECENT ? h->n_rows[r] : KFI_RECENT;
+    for (int64_t k = (int64_t)r * KFI_RECENT; n > 0; k++, n--) {
+      double sum = h->row_a[k] * u[r];
+      for (int i = 0; i < h->joint.n; i++) sum += h->row_x[k * P + i] * delta[i];
+      h->row_z[k] -= sum;
+    }
+  }
+}
+
+/* The very first times set the level: it may be off by a factor of thousands. */
+static void calibrate(kfi_history *h) {
+  double delta[P] = {0};
+  int64_t n = 0;
+  for (int32_t r = 0; r < h->n_ranks; r++) {
+    h->u[r] = 0;
+    if (h->n_rows[r] > 0) h->scratch[n++] = h->row_z[(int64_t)r * KFI_RECENT];
+  }
+  if (n == 0) return;
+  delta[KFI_LINEAR] = delta[KFI_QUADRATIC] = median(h->scratch, n);
+  move(h, delta, h->u);
+  h->anchor.linear_s *= kfi_exp(delta[KFI_LINEAR]);
+  h->anchor.quadratic_s *= kfi_exp(delta[KFI_QUADRATIC]);
+}
+
+/* One rank has nobody to be slower than. */
+static double rank_precision(const kfi_history *h, double row, double deviation) {
+  return h->n_ranks > 1 ? row / (deviation * deviation) : 1e12;
+}
+
+/* What is possible, and how far from the anchor is to be expected. `row` is a row's variance. */
+static kfi_belief belief(kfi_history *h, double row) {
+  const kfi_law *law = &h->law, *anchor = &h->anchor;
+  double overhead = 0.03 * h->rank_tokens + 1;
+  double ratio =
+    kfi_log(law->quadratic_s / law->linear_s) - kfi_log(anchor->quadratic_s / anchor->linear_s);
+  kfi_belief b = {.rank_mean = h->rank_mean, .rank_precision = h->rank_precision};
+  const struct {
+    double mean, deviation, low, high;
+  } of[KFI_FIRST_CLASS] = {
+    {kfi_log(anchor->linear_s / law->linear_s), 1, -2, 2},
+    {kfi_log(anchor->quadratic_s / law->quadratic_s), 1, fmax(-2, -LOG_50 - ratio),
+     fmin(2, LOG_50 - ratio)},
+    {anchor->constant_tokens - law->constant_tokens, 300, -law->constant_tokens,
+     1e5 - law->constant_tokens},
+    {-law->overhead_tokens, overhead, -law->overhead_tokens, 100 * overhead - law->overhead_tokens},
+    {1 - law->comm_scale, 1, -law->comm_scale, 20 - law->comm_scale},
+  };
+  for (int i = 0; i < KFI_FIRST_CLASS; i++) {
+    b.mean[i] = of[i].mean;
+    b.precision[i] = row / (of[i].deviation * of[i].deviation);
+    b.low[i] = fmin(of[i].low, 0);
+    b.high[i] = fmax(of[i].high, 0);
+  }
+  for (int32_t s = 0; s < h->n_slots; s++) {
+    int i = KFI_FIRST_CLASS + s;
+    bool known = h->class_of[s] != 0;
+    b.mean[i] = -law->correction[s];
+    b.precision[i] = row / (0.1 * 0.1);
+    b.low[i] = known ? -LOG_4 - law->correction[s] : 0;
+    b.high[i] = known ? LOG_4 - law->correction[s] : 0;
+  }
+  for (int32_t r = 0; r < h->n_ranks; r++) {
+    h->rank_mean[r] = h->slow_anchor[r] - h->slow[r];
+    h->rank_precision[r] = rank_precision(h, row, RANK_DEVIATION);
+  }
+  return b;
+}
+
+/* ----------------------------------------------------------------------- jumps */
+
+/* Do the last rows of a rank all say that something has changed? */
+static bool has_jumped(const kfi_history *h, int32_t rank, double noise) {
+  const double *z = h->row_z + (int64_t)rank * KFI_RECENT;
+  if (h->n_rows[rank] < KFI_RECENT) return false;
+  for (int k = 0; k < KFI_RECENT; k++)
+    if (fabs(z[k]) < JUMP_EACH * noise || (z[k] > 0) != (z[0] > 0)) return false;
+  return fabs(recent_median(h, rank)) > JUMP_MEDIAN * noise;
+}
+
+/*
+** Explain the last steps by themselves. Each rank's rows are drawn towards their median first, so
+** that a pause among them does not count. A few ranks that have jumped are believed to be the cause;
+** where many have, it is the law. The rest hardly moves. It is the world that has changed: older
+** rows, which agreed with the law as it was, count as agreeing with the new one, but less.
+*/
+static void jump(kfi_history *h, double noise) {
+  static const double deviation[KFI_FIRST_CLASS] = {1, 0.5, 30, 100, 0.1};
+  double row = noise * noise, delta[P], variance[P];
+  kfi_joint *recent = &h->recent;
+  kfi_belief b = belief(h, row);
+  int32_t n_jumped = 0;
+  for (int i = 0; i < h->joint.n; i++) {
+    double d = i < KFI_FIRST_CLASS ? deviation[i] : 0.05;
+    b.mean[i] = 0;
+    b.precision[i] = row / (d * d);
+  }
+  for (int32_t r = 0; r < h->n_ranks; r++) n_jumped += has_jumped(h, r, noise);
+  for (int32_t r = 0; r < h->n_ranks; r++) {
+    double loose = n_jumped <= 1 || n_jumped <= h->n_ranks / 4 ? 1 : 0.1;
+    h->rank_mean[r] = 0;
+    h->rank_precision[r] = rank_precision(h, row, has_jumped(h, r, noise) ? loose : 0.02);
+  }
+  recent->n = h->joint.n;
+  kfi_joint_forget(recent, 0);
+  for (int32_t r = 0; r < h->n_ranks; r++) {
+    if (h->n_rows[r] < KFI_RECENT) continue;
+    double middle = recent_median(h, r);
+    for (int64_t k = (int64_t)r * KFI_RECENT; k < (int64_t)(r + 1) * KFI_RECENT; k++) {
+      double z = fmin(fmax(h->row_z[k], middle - 3 * noise), middle + 3 * noise);
+      kfi_joint_add(recent, r, 1, h->row_x + k * P, h->row_a[k], z);
+    }
+  }
+  kfi_joint_solve(recent, &b, delta, variance, h->u);
+  kfi_joint_forget(&h->joint, JUMP_KEEPS);
+  for (int32_t r = 0; r < h->n_ranks; r++)
+    if (fabs(h->u[r]) > 2 * noise) kfi_joint_forget_rank(&h->joint, r, JUMP_RANK_KEEPS);
+  move(h, delta, h->u);
+  h->anchor.linear_s *= kfi_exp(delta[KFI_LINEAR]);
+  h->anchor.quadratic_s *= kfi_exp(delta[KFI_QUADRATIC]);
+  for (int32_t r = 0; r < h->n_ranks; r++) h->slow_anchor[r] += h->u[r];
+}
+
+/* --------------------------------------------------------------------- observe */
+
+/* Put the step's times into the recent rows; returns how many there are. */
+static int64_t take_rows(kfi_history *h) {
+  int64_t n = 0;
+  double tokens = 0, predicted;
+  for (int32_t r = 0; r < h->n_ranks; r++) {
+    int64_t k = (int64_t)r * KFI_RECENT + h->n_rows[r] % KFI_RECENT;
+    if (!(h->seconds[r] > 0) || !derive(h, r, h->row_x + k * P, &h->row_a[k], &predicted)) {
+      h->seconds[r] = 0;
+      continue;
+    }
+    h->row_z[k] = kfi_log(h->seconds[r] / predicted);
+    tokens += 1 / h->row_x[k * P + KFI_OVERHEAD];
+    h->n_rows[r]++;
+    n++;
+  }
+  if (n == 0) return 0;
+  tokens /= (double)n;
+  h->rank_tokens += (tokens - h->rank_tokens) * (h->n_steps ? 1.0 / 16 : 1);
+  return n;
+}
+
+/* Where a rank's last row stands. */
+static int64_t last_row(const kfi_history *h, int32_t rank) {
+  return (int64_t)rank * KFI_RECENT + (h->n_rows[rank] - 1) % KFI_RECENT;
+}
+
+bool kfi_history_observe(kfi_history *h) {
+  int64_t n = take_rows(h);
+  double sum = 0, most = 2.5 * h->noise;
+  bool jumped = false;
+  if (n == 0) return false;
+  if (h->n_steps == 0) calibrate(h);
+  kfi_joint_forget(&h->joint, 1 - 1.0 / MEMORY_STEPS);
+  for (int32_t r = 0; r < h->n_ranks; r++) {
+    if (!(h->seconds[r] > 0)) continue;
+    int64_t k = last_row(h, r);
+    double z = h->row_z[k], weight = biweight(z, h->noise);
+    if (weight > 0)
+      kfi_joint_add(&h->joint, r, weight, h->row_x + k * P, h->row_a[k], z);
+    else
+      h->n_outliers++;
+    sum += fabs(z) < most ? z * z : most * most;
+  }
+  double gain = fmax(1.0 / 16, 1.0 / (double)(h->n_steps + 2));
+  h->noise = sqrt(h->noise * h->noise * (1 - gain) + gain * sum / (double)n);
+  h->noise = fmax(h->noise, LEAST_NOISE);
+  h->n_steps++;
+
+  double noise = fmax(h->noise, JUMP_LEAST);
+  for (int32_t r = 0; r < h->n_ranks && !jumped; r++) jumped = has_jumped(h, r, noise);
+  if (jumped) jump(h, noise);
+  return jumped;
+}
+
+/* ----------------------------------------------------------------------- refit */
+
+/* Speeds are relative: the median rank keeps the speed it started with, the law has the level. */
+static void normalise(kfi_history *h) {
+  for (int32_t r = 0; r < h->n_ranks; r++) h->scratch[r] = h->slow[r] - h->slow_start[r];
+  double middle = median(h->scratch, h->n_ranks), factor = kfi_exp(middle);
+  for (int32_t r = 0; r < h->n_ranks; r++) h->slow[r] -= middle, h->slow_anchor[r] -= middle;
+  h->law.linear_s *= factor, h->law.quadratic_s *= factor;
+  h->anchor.linear_s *= factor, h->anchor.quadratic_s *= factor;
+}
+
+void kfi_history_refit(kfi_history *h) {
+  double delta[P], variance[P], error[P];
+  if (h->n_steps == 0) return;
+  kfi_belief b = belief(h, h->noise * h->noise);
+  kfi_joint_solve(&h->joint, &b, delta, variance, h->u);
+  move(h, delta, h->u);
+  kfi_joint_shift(&h->joint, delta, h->u);
+  normalise(h);
+  for (int i = 0; i < h->joint.n; i++) error[i] = h->noise * sqrt(fmax(variance[i], 0));
+  h->error = (kfi_law){error[KFI_LINEAR],   error[KFI_QUADRATIC], error[KFI_CONSTANT],
+                       error[KFI_OVERHEAD], error[KFI_COMM],      {0}};
+  memcpy(h->error.correction, error + KFI_FIRST_CLASS, (size_t)h->n_slots * sizeof *error);
+}
+
+/* A difference that three standard errors explain is none. */
+double kfi_trust(double difference, double error) {
+  double t = 3 * error / difference;
+  return difference != 0 && fabs(t) < 1 ? difference * (1 - t * t) : 0;
+}
+
+double kfi_history_rank_error(const kfi_history *h, int32_t rank) {
+  double prior = rank_precision(h, h->noise * h->noise, RANK_DEVIATION);
+  return h->noise / sqrt(h->joint.rank_info[rank] + prior);
+}
