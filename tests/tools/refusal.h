@@ -24,7 +24,7 @@ typedef struct refusal_plan {
 static inline refusal_plan refusal_plan_of(int32_t n_ranks, const int64_t *rank_off,
                                            const int64_t *len) {
   kf_planner_options o = {0};
-  kf_batch batch = {n_ranks, rank_off[n_ranks], rank_off, len, NULL};
+  kf_batch batch = {n_ranks, rank_off[n_ranks], rank_off, len, NULL, NULL};
   refusal_plan p;
   EXPECT_OK(kf_cost_preset("d=64,layers=3,heads=4", "free", n_ranks, 0.4, &o.cost));
   EXPECT_OK(kf_planner_create(&o, &p.planner));

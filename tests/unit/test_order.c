@@ -58,7 +58,7 @@ static void run(int64_t n, int64_t range, bool with_factor, double constant_s) {
     len[i] = dice_int(&d, range);
     factor[i] = dice_one_in(&d, 2) ? 1 : dice_real(&d, 0.01, 100);
   }
-  kf_batch batch = {N_RANKS, n, rank_off, len, with_factor ? factor : NULL};
+  kf_batch batch = {N_RANKS, n, rank_off, len, with_factor ? factor : NULL, NULL};
   check(&w, &batch);
   free(len);
   free(factor);
@@ -81,7 +81,7 @@ static void test_single_precision(void **state) {
   (void)state;
   kfi_world w = {.linear_s = 1};
   int64_t rank_off[2] = {0, 3}, len[3] = {1 << 26, (1 << 26) + 1, 1 << 27};
-  kf_batch batch = {1, 3, rank_off, len, NULL};
+  kf_batch batch = {1, 3, rank_off, len, NULL, NULL};
   kfi_item item[3];
   uint64_t key[3], spare[3];
   int32_t home[3];

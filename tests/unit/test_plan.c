@@ -451,7 +451,7 @@ static void test_mutations(void **state) {
 static void test_far_offsets(void **state) {
   (void)state;
   int64_t rank_off[4] = {0, 1, 2, 2}, len[2] = {10, 10};
-  kf_batch batch = {3, 2, rank_off, len, NULL};
+  kf_batch batch = {3, 2, rank_off, len, NULL, NULL};
   kf_planner_options o = {0};
   kf_planner *planner;
   const kf_plan *plan;

@@ -190,7 +190,7 @@ static void test_bad_batches(void **state) {
   const kf_plan *plan;
   int64_t off[4] = {0, 1, 2, 3}, falls[4] = {0, 2, 1, 3}, late[4] = {1, 1, 2, 3},
           len[3] = {5, 6, 7};
-  kf_batch good = {3, 3, off, len, NULL}, b;
+  kf_batch good = {3, 3, off, len, NULL, NULL}, b;
 
   b = good, b.n_ranks = 2;
   refuse_batch(p, b, "2 ranks", "3");

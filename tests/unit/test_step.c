@@ -143,20 +143,21 @@ static const int64_t negative[3] = {4, -2, 0}, too_long[2] = {1, KF_MAX_LEN + 1}
 static const double zero[3] = {1, 1, 0}, huge[3] = {1e6, 1e7, 1}, below[3] = {-1, 1, 1};
 static const double nan_[3] = {1, NAN, 1}, inf[3] = {INFINITY, 1, 1};
 static const mistake mistakes[] = {
-  {{-1, fine_len, NULL, NULL}, "has -1 sequences, expected 0 to"},
-  {{INT64_MIN, NULL, NULL, NULL}, "has -9223372036854775808 sequences"},
-  {{KF_MAX_SEQS + 1, fine_len, NULL, NULL}, "has 1073741825 sequences"},
-  {{INT64_MAX, NULL, NULL, NULL}, "has 9223372036854775807 sequences"},
-  {{2, NULL, NULL, NULL}, "has 2 sequences and its len is NULL"},
-  {{500, NULL, zero, NULL}, "has 500 sequences and its len is NULL"},
-  {{KF_MAX_SEQS, NULL, NULL, NULL}, "has 1073741824 sequences, expected 0 to"},
-  {{3, negative, NULL, NULL}, "its sequence 1 has -2 tokens, expected 0 to 4294967296"},
-  {{2, too_long, NULL, NULL}, "its sequence 1 has 4294967297 tokens"},
-  {{3, fine_len, zero, NULL}, "its sequence 2 has factor 0, expected above 0 and at most 1e6"},
-  {{3, fine_len, huge, NULL}, "its sequence 1 has factor 1e+07"},
-  {{3, fine_len, below, NULL}, "its sequence 0 has factor -1"},
-  {{3, fine_len, nan_, NULL}, "its sequence 1 has factor nan"},
-  {{3, fine_len, inf, NULL}, "its sequence 0 has factor inf"},
+  {{-1, fine_len, NULL, NULL, NULL}, "has -1 sequences, expected 0 to"},
+  {{INT64_MIN, NULL, NULL, NULL, NULL}, "has -9223372036854775808 sequences"},
+  {{KF_MAX_SEQS + 1, fine_len, NULL, NULL, NULL}, "has 1073741825 sequences"},
+  {{INT64_MAX, NULL, NULL, NULL, NULL}, "has 9223372036854775807 sequences"},
+  {{2, NULL, NULL, NULL, NULL}, "has 2 sequences and its len is NULL"},
+  {{500, NULL, zero, NULL, NULL}, "has 500 sequences and its len is NULL"},
+  {{KF_MAX_SEQS, NULL, NULL, NULL, NULL}, "has 1073741824 sequences, expected 0 to"},
+  {{3, negative, NULL, NULL, NULL}, "its sequence 1 has -2 tokens, expected 0 to 4294967296"},
+  {{2, too_long, NULL, NULL, NULL}, "its sequence 1 has 4294967297 tokens"},
+  {{3, fine_len, zero, NULL, NULL},
+   "its sequence 2 has factor 0, expected above 0 and at most 1e6"},
+  {{3, fine_len, huge, NULL, NULL}, "its sequence 1 has factor 1e+07"},
+  {{3, fine_len, below, NULL, NULL}, "its sequence 0 has factor -1"},
+  {{3, fine_len, nan_, NULL, NULL}, "its sequence 1 has factor nan"},
+  {{3, fine_len, inf, NULL, NULL}, "its sequence 0 has factor inf"},
 };
 
 /* Every rank says the same, the outputs stay as they were, and the next step works. */
