@@ -41,7 +41,8 @@
 **   - Inputs are borrowed for the call, never kept (but a kf_step keeps its kf_comm).
 **   - An option that is all zero bits means its default.
 **   - Nothing prints, exits or reads the environment. The clock is read only while waiting for
-**     other ranks (section 8), never to decide a plan. No file is touched but by kf_file_replace.
+**     other ranks (section 8), never to decide a plan. No file is touched but by kf_file_replace
+**     and kf_file_refresh.
 **   - Objects are not locked: use one from one thread at a time. Different
 **     objects may be used from different threads, but all MPI comms from the one that
 **     initialised MPI.
@@ -886,6 +887,10 @@ KF_API kf_status kf_trace_end(char **out);
 ** old one or the new one, also after a crash. KF_EIO says what failed; the old file is then as it was.
 */
 KF_API kf_status kf_file_replace(const char *path, const void *data, size_t n_bytes);
+
+/* The same without waiting for the disk, for what is written every step: readers still see the old or
+** the new one, but after a crash of the machine it may be empty. */
+KF_API kf_status kf_file_refresh(const char *path, const void *data, size_t n_bytes);
 
 #ifdef __cplusplus
 }

@@ -310,7 +310,7 @@ kf_status kf_scheduler_restore(kf_scheduler *s, const char *name, const void *da
     goto fail;
   }
   if (twin.config.cost_model != KF_COST_HISTORY) kfi_scheduler_begin(&twin);
-  twin.history.joint.n = KFI_FIRST_CLASS + twin.history.n_slots;
+  kfi_history_refresh(&twin.history);
   twin.options.speed = twin.speed;
   twin.options.mem_tokens = twin.options.mem_tokens ? twin.cap : NULL;
   if ((status = kf_planner_create(&twin.options, &twin.planner))) goto fail;

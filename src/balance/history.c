@@ -94,6 +94,11 @@ void kfi_history_lay(kfi_history *h, kfi_layout *lay) {
   h->scratch = KFI_TAKE(lay, double, n);
 }
 
+void kfi_history_refresh(kfi_history *h) {
+  for (int s = 0; s < KFI_CLASSES; s++) h->factor[s] = kfi_exp(h->law.correction[s]);
+  h->joint.n = KFI_FIRST_CLASS + h->n_slots;
+}
+
 void kfi_history_start(kfi_history *h, const kf_cost *cost, const double *speed) {
   /* A law moves by factors, so that nothing may begin at 0: these are far below what matters. */
   double a = cost->linear_s, b = cost->quadratic_s;
@@ -103,9 +108,9 @@ void kfi_history_start(kfi_history *h, const kf_cost *cost, const double *speed)
     .linear_s = a, .quadratic_s = b, .constant_tokens = cost->constant_s / a, .comm_scale = 1};
   h->anchor = h->law;
   h->noise = FIRST_NOISE;
-  h->joint.n = KFI_FIRST_CLASS;
   for (int c = 0; c < KFI_CLASSES; c++) h->slot_of[c] = -1;
   slot(h, 0);
+  kfi_history_refresh(h);
   for (int32_t r = 0; r < h->n_ranks; r++)
     h->slow[r] = h->slow_anchor[r] = h->slow_start[r] = speed ? -kfi_log(speed[r]) : 0;
 }
@@ -120,7 +125,7 @@ static double work(const kfi_history *h, int32_t rank, double *part) {
   for (int32_t s = 0; s < h->n_slots; s++) {
     double seconds = law->linear_s * load[s].tokens + law->quadratic_s * load[s].squares +
                      constant_s * load[s].count;
-    if (law->correction[s] != 0) seconds *= kfi_exp(law->correction[s]);
+    seconds *= h->factor[s];
     if (part) part[s] = seconds;
     sum += seconds;
   }
@@ -164,7 +169,7 @@ static bool derive(const kfi_history *h, int32_t rank, double *x, double *a, dou
   double overhead_s = law->overhead_tokens * law->linear_s;
   double y = slow * (w + overhead_s) + law->comm_scale * comm, per = slow / y;
   for (int32_t s = 0; s < h->n_slots; s++) {
-    double c = law->correction[s] != 0 ? kfi_exp(law->correction[s]) : 1;
+    double c = h->factor[s];
     tokens += c * load[s].tokens;
     squares += c * load[s].squares;
     count += c * load[s].count;
@@ -233,6 +238,7 @@ static void move(kfi_history *h, const double *delta, double *u) {
   law->overhead_tokens += delta[KFI_OVERHEAD];
   law->comm_scale += delta[KFI_COMM];
   for (int32_t s = 0; s < h->n_slots; s++) law->correction[s] += delta[KFI_FIRST_CLASS + s];
+  kfi_history_refresh(h);
   for (int32_t r = 0; r < h->n_ranks; r++) h->slow[r] += u[r];
   for (int32_t r = 0; r < h->n_ranks; r++) {
     int64_t n = h->n_rows[r] < KFI_RECENT ? h->n_rows[r] : KFI_RECENT;

@@ -46,11 +46,12 @@ typedef struct kfi_load {
 typedef struct kfi_history {
   int32_t n_ranks, n_slots;
   int32_t slot_of[KFI_CLASSES], class_of[KFI_CLASSES]; /* slots in order of appearance; -1: none */
-  kfi_law law, anchor; /* what is believed; what it started from, and jumped with */
-  kfi_law error;       /* standard errors of the last refit: relative, or in tokens */
-  double noise;        /* relative scatter of one time */
-  double rank_tokens;  /* what a rank's step is worth in tokens, a running mean */
-  int64_t n_steps;     /* with times */
+  kfi_law law, anchor;        /* what is believed; what it started from, and jumped with */
+  double factor[KFI_CLASSES]; /* e^correction of the law, by slot */
+  kfi_law error;              /* standard errors of the last refit: relative, or in tokens */
+  double noise;               /* relative scatter of one time */
+  double rank_tokens;         /* what a rank's step is worth in tokens, a running mean */
+  int64_t n_steps;            /* with times */
   int64_t n_outliers;
   double *slow, *slow_anchor, *slow_start; /* (n_ranks) logarithms */
   kfi_joint joint;                         /* all rows, fading */
@@ -72,6 +73,9 @@ void kfi_class_name(int32_t class_number, int32_t *kind, int32_t *resolution);
 /* Lay the arrays out; `start` fills them. */
 void kfi_history_lay(kfi_history *h, kfi_layout *lay);
 void kfi_history_start(kfi_history *h, const kf_cost *cost, const double *speed);
+
+/* After the law was set by other hands: what follows from it. */
+void kfi_history_refresh(kfi_history *h);
 
 /* Note what a plan gives each rank, and predict its time. */
 void kfi_history_load(kfi_history *h, const kf_batch *batch, const kf_plan *plan);

@@ -19,8 +19,10 @@ static inline double kfi_log(double x) {
   double m = frexp(x, &e); /* 0.5 <= m < 1 */
   if (m < 0.70710678118654752) m *= 2, e--;
   /* log m = 2 atanh s, |s| < 0.172: the terms beyond s^21 are below 1e-18 */
+  static const double term[] = {1.0 / 21, 1.0 / 19, 1.0 / 17, 1.0 / 15, 1.0 / 13,
+                                1.0 / 11, 1.0 / 9,  1.0 / 7,  1.0 / 5,  1.0 / 3};
   double s = (m - 1) / (m + 1), z = s * s, sum = 0;
-  for (int k = 21; k >= 3; k -= 2) sum = (sum + 1.0 / k) * z;
+  for (int k = 0; k < 10; k++) sum = (sum + term[k]) * z;
   return e * KFI_LN2_HIGH + (2 * s + (2 * s * sum + e * KFI_LN2_LOW));
 }
 
@@ -30,8 +32,23 @@ static inline double kfi_exp(double x) {
   if (!(x > -700)) x = -700;
   double k = floor(x * 1.4426950408889634 + 0.5);
   double r = (x - k * KFI_LN2_HIGH) - k * KFI_LN2_LOW; /* |r| < 0.347 */
-  double sum = 1;
-  for (int i = 14; i >= 1; i--) sum = 1 + sum * r / i;
+  static const double term[] = {                       /* 1/13!, 1/12!, .. 1/1!, 1 */
+                                1.0 / 6227020800,
+                                1.0 / 479001600,
+                                1.0 / 39916800,
+                                1.0 / 3628800,
+                                1.0 / 362880,
+                                1.0 / 40320,
+                                1.0 / 5040,
+                                1.0 / 720,
+                                1.0 / 120,
+                                1.0 / 24,
+                                1.0 / 6,
+                                1.0 / 2,
+                                1,
+                                1};
+  double sum = 0;
+  for (int i = 0; i < 14; i++) sum = sum * r + term[i];
   return ldexp(sum, (int)k);
 }
 

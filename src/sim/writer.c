@@ -36,6 +36,12 @@ void kfi_put(kfi_writer *b, const char *format, ...) {
   b->n += (size_t)n;
 }
 
+static void append(kfi_writer *b, const char *text, size_t n) {
+  if (!reserve(b, n + 1)) return;
+  memcpy(b->data + b->n, text, n);
+  b->data[b->n += n] = 0;
+}
+
 /* The length of the valid UTF-8 character at s, 0 if there is none that XML allows. */
 static size_t character(const char *s) {
   const unsigned char *u = (const unsigned char *)s;
@@ -54,7 +60,7 @@ static size_t character(const char *s) {
   return overlong || forbidden || code > 0x10ffff ? 0 : n;
 }
 
-/* The only place where text from outside enters. */
+/* These three are the only places where text from outside enters. */
 void kfi_put_xml(kfi_writer *b, const char *s) {
   while (*s) {
     size_t n = character(s);
@@ -63,10 +69,34 @@ void kfi_put_xml(kfi_writer *b, const char *s) {
     else if (*s == '&' || *s == '<' || *s == '>' || *s == '"' || *s == '\'')
       kfi_put(b, "&#%d;", *s);
     else
-      kfi_put(b, "%.*s", (int)n, s);
+      append(b, s, n);
     s += n ? n : 1;
   }
 }
+
+/* JSON escapes all control characters as \u001f, Prometheus knows the newline only. */
+static void put_quoted(kfi_writer *b, const char *s, bool json) {
+  append(b, "\"", 1);
+  while (*s) {
+    size_t n = character(s);
+    if (*s == '"' || *s == '\\')
+      kfi_put(b, "\\%c", *s);
+    else if (*s == '\n')
+      append(b, "\\n", 2);
+    else if (n)
+      append(b, s, n);
+    else if (json && (unsigned char)*s < 0x80)
+      kfi_put(b, "\\u%04x", (unsigned)*s);
+    else
+      append(b, "?", 1);
+    s += n ? n : 1;
+  }
+  append(b, "\"", 1);
+}
+
+void kfi_put_json(kfi_writer *b, const char *s) { put_quoted(b, s, true); }
+
+void kfi_put_label(kfi_writer *b, const char *s) { put_quoted(b, s, false); }
 
 void kfi_put_number(kfi_writer *b, double value, int decimals, bool trim) {
   int64_t unit = 1;
@@ -93,12 +123,23 @@ void kfi_put_percent(kfi_writer *b, double fraction) {
   kfi_put(b, "%%");
 }
 
+/* A decimal point may be several bytes: U+066B in Pashto. */
+void kfi_plain_point(char *digits) {
+  char *to = digits;
+  for (const char *c = digits; *c; c++) {
+    if (strchr("+-0123456789e", *c))
+      *to++ = *c;
+    else if (to == digits || to[-1] != '.')
+      *to++ = '.';
+  }
+  *to = 0;
+}
+
 void kfi_put_real(kfi_writer *b, double value) {
   char digits[40];
   snprintf(digits, sizeof digits, "%.9g", value);
-  for (char *c = digits; *c; c++) /* whatever the locale's decimal point is */
-    if (!strchr("+-0123456789e", *c)) *c = '.';
-  kfi_put(b, "%s", digits);
+  kfi_plain_point(digits);
+  append(b, digits, strlen(digits));
 }
 
 kf_status kfi_writer_take(kfi_writer *b, const char *what, char **out) {

@@ -23,8 +23,13 @@ typedef struct kfi_writer {
 /* No "%f", "%g" or "%e" here. */
 KFI_PRINTF(2, 3) void kfi_put(kfi_writer *w, const char *format, ...);
 
-/* A text from outside, as the content of an XML element or attribute. */
+/*
+** A text from outside: as the content of an XML element or attribute, as a JSON string and as the
+** value of a Prometheus label, both with their quotes. What is not UTF-8 becomes a "?".
+*/
 void kfi_put_xml(kfi_writer *w, const char *text);
+void kfi_put_json(kfi_writer *w, const char *text);
+void kfi_put_label(kfi_writer *w, const char *text);
 
 /* A number with so many decimals, or fewer if `trim` and the last are zeros. */
 void kfi_put_number(kfi_writer *w, double value, int decimals, bool trim);
@@ -32,6 +37,9 @@ void kfi_put_fixed(kfi_writer *w, double value, int decimals);
 
 /* Nine significant digits, as JSON and Prometheus read them: 0.0125, 1.25e-07. Must be finite. */
 void kfi_put_real(kfi_writer *w, double value);
+
+/* Digits as printf made them: whatever the locale's decimal point is becomes a ".", in place. */
+void kfi_plain_point(char *digits);
 
 /* Three or four digits and the unit that suits: "12.5 ms". */
 void kfi_put_seconds(kfi_writer *w, double seconds, bool trim);
