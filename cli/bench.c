@@ -14,6 +14,7 @@ static const struct {
   {"attention", "the CPU attention, against sgemm with as many FLOPs", bench_attention},
   {"plan", "the planner, against qsort of as many doubles", bench_plan},
   {"route", "moving tokens, against bare MPI and memcpy", bench_route},
+  {"scheduler", "learning, against planning; and how well it predicts", bench_scheduler},
 };
 
 enum { N_BENCHES = sizeof benches / sizeof *benches };
@@ -34,7 +35,8 @@ double bench_percentile(const double *sorted, int64_t n, double share) {
   return sorted[at < n ? at : n - 1];
 }
 
-static int print_json(const char *command, const bench_row *rows, int n_rows) {
+static int print_json(const char *command, const bench_row *rows, int n_rows,
+                      const bench_figure *figures, int n_figures) {
   json_t *list = json_array();
   for (int i = 0; i < n_rows; i++)
     json_array_append_new(list, json_pack("{s:s,s:f,s:f,s:f,s:s}", "name", rows[i].name,
@@ -42,6 +44,8 @@ static int print_json(const char *command, const bench_row *rows, int n_rows) {
                                           "ratio", rows[i].ratio, "against", rows[i].against));
   json_t *object = json_pack("{s:o}", "rows", list);
   if (!object) return cli_fail(EXIT_FAILED, command, "out of memory");
+  for (int i = 0; i < n_figures; i++)
+    json_object_set_new(object, figures[i].name, json_real(figures[i].value));
   json_dumpf(object, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
   putchar('\n');
   json_decref(object);
@@ -55,13 +59,19 @@ static void print_table(const bench_row *rows, int n_rows) {
            rows[i].ratio, rows[i].against);
 }
 
-int bench_show(const char *command, const bench_row *rows, int n_rows, bool json) {
+int bench_show_figures(const char *command, const bench_row *rows, int n_rows,
+                       const bench_figure *figures, int n_figures, bool json) {
   int code;
-  if (!json)
+  if (json && (code = print_json(command, rows, n_rows, figures, n_figures))) return code;
+  if (!json) {
     print_table(rows, n_rows);
-  else if ((code = print_json(command, rows, n_rows)))
-    return code;
+    for (int i = 0; i < n_figures; i++) printf("%s %.4f\n", figures[i].name, figures[i].value);
+  }
   return cli_close_stdout(command);
+}
+
+int bench_show(const char *command, const bench_row *rows, int n_rows, bool json) {
+  return bench_show_figures(command, rows, n_rows, NULL, 0, json);
 }
 
 /* ------------------------------------------------------------------------ the command */

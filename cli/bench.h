@@ -20,9 +20,18 @@ double bench_percentile(const double *sorted, int64_t n, double share);
 /* Show the rows, as a table or as JSON, and close stdout; returns an exit code. */
 int bench_show(const char *command, const bench_row *rows, int n_rows, bool json);
 
+/* A number that is not a time, shown after the rows. */
+typedef struct bench_figure {
+  const char *name;
+  double value;
+} bench_figure;
+int bench_show_figures(const char *command, const bench_row *rows, int n_rows,
+                       const bench_figure *figures, int n_figures, bool json);
+
 /* The benchmarks: argv begins after their name. */
 int bench_attention(char **argv);
 int bench_plan(char **argv);
 int bench_route(char **argv);
+int bench_scheduler(char **argv);
 
 #endif

@@ -42,11 +42,12 @@ enum {
   APPROACH_STEPS = 20
 };
 
-#define FAR 0.5          /* log seconds: beyond, an outlier is an outlier */
-#define NEAR 0.02        /* log seconds: below, errors count squared, above linearly */
-#define CUT_SIGMA 4      /* an outlier is further off than this; 1 in 16000 honest rows is */
-#define CUT_LEAST 1e-3   /* and further than this: exact rows have no sigma */
-#define SIGMA_PART 0.58 /* sigma is read off where so many of the errors lie below: 42% of outliers */
+#define FAR 0.5        /* log seconds: beyond, an outlier is an outlier */
+#define NEAR 0.02      /* log seconds: below, errors count squared, above linearly */
+#define CUT_SIGMA 4    /* an outlier is further off than this; 1 in 16000 honest rows is */
+#define CUT_LEAST 1e-3 /* and further than this: exact rows have no sigma */
+#define SIGMA_PART                                                                                 \
+  0.58 /* sigma is read off where so many of the errors lie below: 42% of outliers */
 #define SIGMA_Z 0.80642 /* do not reach it. Of a normal variable, |z| < 0.806 has 58% */
 
 /* ------------------------------------------------------------------------ small tools */
@@ -144,7 +145,7 @@ static bool solve_positive(double G[3][3], const double b[3], double constant, d
       value -= 2 * t[i] * rest[i];
       for (int j = 0; j < 3; j++) value += t[i] * G[i][j] * t[j];
     }
-    if (found && !(value < least)) continue;
+    if (found && !(value < least - 1e-9 * fabs(least))) continue; /* of equals the first */
     found = true;
     least = value;
     for (int i = 0; i < 3; i++) a[i] = t[i];
@@ -274,44 +275,42 @@ static void start(const kfi_curve_work *work, double *log_y, kfi_curve *curve) {
 
 /* Slownesses and height for the given shape, and how much noise is in a rank against the spread
 ** between ranks: (sigma / tau)^2, infinite where ranks do not differ. */
-static double level(const kfi_rows *rows, const double *weight, kfi_curve *curve) {
-  double n_all = 0, n_square = 0, sum_all = 0, within = 0, between = 0;
+static double level(const kfi_rows *rows, const kfi_curve_work *work, kfi_curve *curve) {
+  double n_all = 0, n_square = 0, sum_all = 0, within = 0, between = 0, noise = INFINITY;
   int64_t n_ranks = 0;
   for (int32_t g = 0; g < rows->n_groups; g++) {
     double n = 0, sum = 0, square = 0;
     for (int64_t i = rows->off[g]; i < rows->off[g + 1]; i++) {
-      if (!(weight[i] > 0)) continue;
+      double w = work->weight[i];
+      if (!(w > 0)) continue;
       double ratio = rows->y[i] / kfi_curve_at(curve->a, rows->x[i]);
-      n += weight[i];
-      sum += weight[i] * ratio;
-      square += weight[i] * ratio * ratio;
+      n += w;
+      sum += w * ratio;
+      square += w * ratio * ratio;
     }
-    curve->slow[g] = n > 0 ? sum / n : 0;
+    work->in_group[g] = n;
     if (!(n > 0)) continue;
+    curve->slow[g] = sum / n;
     n_ranks++;
     n_all += n;
     n_square += n * n;
     sum_all += sum;
     within += fmax(0, square / (curve->slow[g] * curve->slow[g]) - n);
   }
-  double mean = sum_all / n_all, noise = INFINITY;
+  double mean = sum_all / n_all;
   for (int k = 0; k < 3; k++) curve->a[k] *= mean;
-  /* Noise and spread by their moments: what rows differ within ranks, what ranks differ beyond. */
   for (int32_t g = 0; g < rows->n_groups; g++) {
-    double n = 0, d = curve->slow[g] / mean - 1;
-    for (int64_t i = rows->off[g]; i < rows->off[g + 1]; i++) n += weight[i];
-    if (n > 0) between += n * d * d;
+    curve->slow[g] = work->in_group[g] > 0 ? curve->slow[g] / mean - 1 : 0;
+    between += work->in_group[g] * curve->slow[g] * curve->slow[g];
   }
-  if (n_ranks > 1 && n_all > (double)n_ranks + 0.5) {
+  if (n_ranks > 1 && n_all > (double)n_ranks + 0.5) { /* both by their moments */
     double sigma2 = within / (n_all - (double)n_ranks);
     double tau2 = (between - (double)(n_ranks - 1) * sigma2) / (n_all - n_square / n_all);
     if (tau2 > 0) noise = fmax(sigma2 / tau2, 1e-4);
   }
   for (int32_t g = 0; g < rows->n_groups; g++) {
-    double n = 0;
-    for (int64_t i = rows->off[g]; i < rows->off[g + 1]; i++) n += weight[i];
-    bool told = n > 0 && noise < INFINITY;
-    curve->slow[g] = told ? 1 + n / (n + noise) * (curve->slow[g] / mean - 1) : 1;
+    double n = work->in_group[g];
+    curve->slow[g] = noise < INFINITY ? 1 + n / (n + noise) * curve->slow[g] : 1;
   }
   return noise;
 }
@@ -343,21 +342,20 @@ static void count_length(equations *q, double seen[3], double x) {
 ** follows from minimising over the slownesses first. With noise n/(n + noise) of it are gone.
 ** What then has no hold is the height, so it is held where `level` has put it.
 */
-static void accumulate(const kfi_rows *rows, const double *weight, const kfi_curve *curve,
+static void accumulate(const kfi_rows *rows, const kfi_curve_work *work, const kfi_curve *curve,
                        double noise, equations *q) {
   double all[4] = {0, 0, 0, 0}, seen[3];
   *q = (equations){.shortest = INFINITY};
   for (int32_t g = 0; g < rows->n_groups; g++) {
-    double mean[4] = {0, 0, 0, 0}, n = 0;
+    double mean[4] = {0, 0, 0, 0}, n = work->in_group[g];
     for (int64_t i = rows->off[g]; i < rows->off[g + 1]; i++) {
-      double w = weight[i], x = rows->x[i];
+      double w = work->weight[i], x = rows->x[i];
       if (!(w > 0)) continue;
       double f = kfi_curve_at(curve->a, x), X[3] = {x / f, x * x / f, 1 / f};
       double z = rows->y[i] / (curve->slow[g] * f);
       add_outer(q, X, z, w);
       for (int k = 0; k < 3; k++) mean[k] += w * X[k];
       mean[3] += w * z;
-      n += w;
       q->square += w * z * z;
       q->shortest = fmin(q->shortest, x);
       count_length(q, seen, x);
@@ -374,13 +372,14 @@ static void accumulate(const kfi_rows *rows, const double *weight, const kfi_cur
   add_outer(q, all, all[3], q->n);
 }
 
-/* One step of least squares with the rows' weights; with this C if it is not below 0. */
-static equations step(const kfi_rows *rows, const double *weight, double constant,
+/* One step of least squares with the weights in `work`; with this C if it is not below 0. */
+static equations step(const kfi_rows *rows, const kfi_curve_work *work, double constant,
                       kfi_curve *curve) {
   equations q;
-  double noise = level(rows, weight, curve);
-  accumulate(rows, weight, curve, noise, &q);
-  if (q.n_lengths < 3) constant = 0;
+  double noise = level(rows, work, curve), a[3];
+  accumulate(rows, work, curve, noise, &q);
+  /* Two lengths have any two terms through them: the first two, unless that makes one negative. */
+  if (q.n_lengths < 3 && solve(q.G, q.b, 3, a) && a[0] >= 0 && a[1] >= 0) constant = 0;
   solve_positive(q.G, q.b, constant, curve->a);
   return q;
 }
@@ -400,7 +399,7 @@ static void approach(const kfi_curve_work *work, kfi_curve *curve) {
         any += work->weight[i];
       }
     if (!(any > 0)) return;
-    step(s, work->weight, -1, curve);
+    step(s, work, -1, curve);
   }
 }
 
@@ -422,12 +421,12 @@ static void centre_ranks(const kfi_rows *rows, kfi_curve_work *work, kfi_curve *
 ** of what rows say. By lengths alone, a length off the curve that has nearly all rows would be
 ** called outliers; by rows alone, all others would.
 */
-static double sigma_of(const kfi_curve_work *work, const kfi_curve *curve) {
+static double sigma_of(const kfi_rows *rows, const kfi_curve_work *work, const kfi_curve *curve) {
   const kfi_rows *s = &work->sample;
   double n = (double)s->n, free = 3, most = 0;
   for (int32_t g = 0; g < s->n_groups; g++) free += curve->slow[g] != 1;
-  free = fmin(free, n - 1);
-  /* So many rows a fit can always meet; the quantile is taken of the others. */
+  /* So many rows a fit can always meet, of all; the quantile is taken of the others. */
+  free = fmin(free * n / (double)rows->n, n - 1);
   double part = (free + SIGMA_PART * (n - free)) / n;
   for (int by_row = 0; by_row < 2; by_row++) {
     const double *weight = by_row ? work->share : work->even;
@@ -444,7 +443,7 @@ static double sigma_of(const kfi_curve_work *work, const kfi_curve *curve) {
 /* Keep the rows within the cut; true if these are others than before. Where they would all be of
 ** one length, all rows are kept: there is no curve through one length. */
 static bool reject(const kfi_rows *rows, const kfi_curve_work *work, kfi_curve *curve) {
-  double cut = fmax(CUT_SIGMA * sigma_of(work, curve), CUT_LEAST);
+  double cut = fmax(CUT_SIGMA * sigma_of(rows, work, curve), CUT_LEAST);
   double high = kfi_exp(cut), low = 1 / high, first = 0;
   bool changed = false, several = false;
   for (int32_t g = 0; g < rows->n_groups; g++)
@@ -469,7 +468,7 @@ static equations settle(const kfi_rows *rows, const kfi_curve_work *work, kfi_cu
   for (int k = 0;; k++) {
     bool moved = reject(rows, work, curve) && k < MAX_STEPS / 2; /* they may take turns for ever */
     double before[3] = {curve->a[0], curve->a[1], curve->a[2]};
-    q = step(rows, work->weight, -1, curve);
+    q = step(rows, work, -1, curve);
     for (int j = 0; j < 3; j++) moved |= fabs(curve->a[j] - before[j]) > 1e-12 * before[j];
     if (!moved || k == MAX_STEPS) return q;
   }
@@ -511,6 +510,14 @@ static double worth(const equations *q, const kfi_curve *curve) {
 
 /* -------------------------------------------------------------------------- the whole */
 
+/* Exact rows leave rounding in a term that is not there, and a gamma of 1e15 after it. */
+static void dust_off(const equations *q, double a[3]) {
+  double x = q->shortest, low = 1e-9 * kfi_curve_at(a, x), high = 1e-9 * kfi_curve_at(a, 1);
+  double at_low[3] = {a[0] * x, a[1] * x * x, a[2]};
+  for (int k = 0; k < 3; k++)
+    if (at_low[k] < low && a[k] < high) a[k] = 0;
+}
+
 static int64_t sample_room(int64_t n) {
   int64_t room = SAMPLE_MAX > N_BINS * ROWS_PER_BIN ? SAMPLE_MAX : N_BINS * ROWS_PER_BIN;
   return n < room ? n : room;
@@ -526,6 +533,7 @@ void kfi_curve_lay(kfi_layout *layout, int64_t n, int32_t n_groups, kfi_curve_wo
   work->share = KFI_TAKE(layout, double, m);
   work->weight = KFI_TAKE(layout, double, n);
   work->sorted = KFI_TAKE(layout, kfi_weighted, n);
+  work->in_group = KFI_TAKE(layout, double, n_groups);
   curve->slow = KFI_TAKE(layout, double, n_groups);
   curve->keep = KFI_TAKE(layout, uint8_t, n);
 }
@@ -538,6 +546,7 @@ void kfi_curve_fit(const kfi_rows *rows, kfi_curve_work *work, kfi_curve *curve)
   for (int64_t i = 0; i < rows->n; i++) curve->keep[i] = 2; /* neither, so that all are new */
   equations q = settle(rows, work, curve);
   double constant = worth(&q, curve);
-  for (int k = 0; k < 4; k++) step(rows, work->weight, constant, curve);
-  level(rows, work->weight, curve);
+  for (int k = 0; k < 4; k++) step(rows, work, constant, curve);
+  dust_off(&q, curve->a);
+  level(rows, work, curve);
 }

@@ -20,7 +20,7 @@ typedef struct kfi_rows {
 /* seconds = (a[0] x + a[1] x*x + a[2]) * slow[group], none below 0; slow is 1 for the mean row. */
 typedef struct kfi_curve {
   double a[3];
-  double *slow;  /* (n_groups) 1 for a group without rows */
+  double *slow;  /* (n_groups) */
   uint8_t *keep; /* (n) 0: an outlier */
 } kfi_curve;
 
@@ -34,6 +34,7 @@ typedef struct kfi_curve_work {
   double *even;         /* (sample.n) weights that give no length more than another */
   double *share;        /* (sample.n) weights by which the sample stands for all rows */
   double *weight;       /* (n) */
+  double *in_group;     /* (n_groups) weight of a group's rows */
   kfi_weighted *sorted; /* (n) scratch of quantiles */
 } kfi_curve_work;
 

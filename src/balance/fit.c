@@ -22,6 +22,8 @@ typedef struct fitting {
   const kf_fit_row *row;
   kfi_rows all;
   int64_t *from;    /* (n) which row stands at a place of `all` */
+  int64_t *rank_at; /* (n_ranks + 1) scratch: where the rows of a rank go */
+  int32_t *rank;    /* (n_groups) of a group: ranks without rows have none */
   uint8_t *fold;    /* (n) by places */
   kfi_curve curve;  /* of all rows */
   kfi_rows most;    /* the rows but one fold's */
@@ -66,17 +68,19 @@ static kf_status check_rows(const kf_fit_row *rows, int64_t n, int32_t *n_ranks)
 
 static void lay(kfi_layout *layout, int64_t n, int32_t n_ranks, fitting *f) {
   kfi_rows *rows[2] = {&f->all, &f->most};
+  int32_t n_groups = n < n_ranks ? (int32_t)n : n_ranks; /* at most */
   for (int k = 0; k < 2; k++) {
-    rows[k]->n_groups = n_ranks;
     rows[k]->x = KFI_TAKE(layout, double, n);
     rows[k]->y = KFI_TAKE(layout, double, n);
-    rows[k]->off = KFI_TAKE(layout, int64_t, n_ranks + 1);
+    rows[k]->off = KFI_TAKE(layout, int64_t, n_groups + 1);
   }
   f->from = KFI_TAKE(layout, int64_t, n);
+  f->rank_at = KFI_TAKE(layout, int64_t, n_ranks + 1);
+  f->rank = KFI_TAKE(layout, int32_t, n_groups);
   f->fold = KFI_TAKE(layout, uint8_t, n);
-  f->unseen.slow = KFI_TAKE(layout, double, n_ranks);
+  f->unseen.slow = KFI_TAKE(layout, double, n_groups);
   f->unseen.keep = KFI_TAKE(layout, uint8_t, n);
-  kfi_curve_lay(layout, n, n_ranks, &f->work, &f->curve);
+  kfi_curve_lay(layout, n, n_groups, &f->work, &f->curve);
 }
 
 /* The exponent of the median of the seconds, by counting exponents. */
@@ -93,24 +97,31 @@ static int middle_exponent(const kf_fit_row *row, int64_t n) {
 }
 
 /* By rank, in the order of the rows within one. */
-static void group_rows(fitting *f, int64_t n) {
-  int64_t longest = 0, *off = f->all.off;
-  f->all.n = n;
-  for (int32_t r = 0; r <= f->all.n_groups; r++) off[r] = 0;
+static void group_rows(fitting *f, int64_t n, int32_t n_ranks) {
+  int64_t longest = 0, *at = f->rank_at, first = 0;
+  kfi_rows *all = &f->all;
+  for (int32_t r = 0; r <= n_ranks; r++) at[r] = 0;
   for (int64_t i = 0; i < n; i++) {
     if (f->row[i].len > longest) longest = f->row[i].len;
-    off[f->row[i].rank + 1]++;
+    at[f->row[i].rank]++;
   }
-  for (int32_t r = 0; r < f->all.n_groups; r++) off[r + 1] += off[r];
-  for (int64_t i = 0; i < n; i++) f->from[off[f->row[i].rank]++] = i;
-  for (int32_t r = f->all.n_groups; r > 0; r--) off[r] = off[r - 1]; /* they have moved on by one */
-  off[0] = 0;
+  for (int32_t r = 0; r < n_ranks; r++) {
+    int64_t count = at[r];
+    at[r] = first;
+    if (count == 0) continue;
+    f->rank[all->n_groups] = r;
+    all->off[all->n_groups++] = first;
+    first += count;
+  }
+  all->off[all->n_groups] = all->n = n;
+  f->most.n_groups = all->n_groups;
   frexp((double)longest, &f->len_exp);
   f->s_exp = middle_exponent(f->row, n);
   for (int64_t i = 0; i < n; i++) {
-    const kf_fit_row *row = &f->row[f->from[i]];
-    f->all.x[i] = ldexp((double)row->len, -f->len_exp);
-    f->all.y[i] = fmin(fmax(ldexp(row->seconds, -f->s_exp), 1e-200), 1e200);
+    int64_t to = at[f->row[i].rank]++;
+    f->from[to] = i;
+    all->x[to] = ldexp((double)f->row[i].len, -f->len_exp);
+    all->y[to] = fmin(fmax(ldexp(f->row[i].seconds, -f->s_exp), 1e-200), 1e200);
   }
 }
 
@@ -123,9 +134,9 @@ static double fold_error(fitting *f, int fold, int64_t *n_scored) {
   bool several = false;
   double sum = 0;
   most->n = 0;
-  for (int32_t r = 0; r < f->all.n_groups; r++) {
-    most->off[r] = most->n;
-    for (int64_t i = f->all.off[r]; i < f->all.off[r + 1]; i++) {
+  for (int32_t g = 0; g < f->all.n_groups; g++) {
+    most->off[g] = most->n;
+    for (int64_t i = f->all.off[g]; i < f->all.off[g + 1]; i++) {
       if (f->fold[i] == fold) continue;
       most->x[most->n] = f->all.x[i];
       most->y[most->n] = f->all.y[i];
@@ -136,10 +147,10 @@ static double fold_error(fitting *f, int fold, int64_t *n_scored) {
   most->off[most->n_groups] = most->n;
   if (!several) return 0;
   kfi_curve_fit(most, &f->work, &f->unseen);
-  for (int32_t r = 0; r < f->all.n_groups; r++)
-    for (int64_t i = f->all.off[r]; i < f->all.off[r + 1]; i++) {
+  for (int32_t g = 0; g < f->all.n_groups; g++)
+    for (int64_t i = f->all.off[g]; i < f->all.off[g + 1]; i++) {
       if (f->fold[i] != fold || !f->curve.keep[i]) continue;
-      double predicted = f->unseen.slow[r] * kfi_curve_at(f->unseen.a, f->all.x[i]);
+      double predicted = f->unseen.slow[g] * kfi_curve_at(f->unseen.a, f->all.x[i]);
       sum += fabs(predicted / f->all.y[i] - 1);
       *n_scored += 1;
     }
@@ -168,10 +179,10 @@ static void measure(const fitting *f, kf_fit *out) {
   for (int64_t i = 0; i < rows->n; i++)
     if (f->curve.keep[i]) mean += rows->y[i], n++;
   mean /= n;
-  for (int32_t r = 0; r < rows->n_groups; r++)
-    for (int64_t i = rows->off[r]; i < rows->off[r + 1]; i++) {
+  for (int32_t g = 0; g < rows->n_groups; g++)
+    for (int64_t i = rows->off[g]; i < rows->off[g + 1]; i++) {
       if (!f->curve.keep[i]) continue;
-      double predicted = f->curve.slow[r] * kfi_curve_at(f->curve.a, rows->x[i]);
+      double predicted = f->curve.slow[g] * kfi_curve_at(f->curve.a, rows->x[i]);
       total += (rows->y[i] - mean) * (rows->y[i] - mean);
       left += (rows->y[i] - predicted) * (rows->y[i] - predicted);
       error += fabs(predicted / rows->y[i] - 1);
@@ -187,10 +198,10 @@ static void fit_power(const fitting *f, kf_fit *out) {
   const kfi_rows *rows = &f->all;
   double n = 0, u = 0, v = 0, uu = 0, uv = 0, error = 0;
   for (int pass = 0; pass < 3; pass++) {
-    for (int32_t r = 0; r < rows->n_groups; r++)
-      for (int64_t i = rows->off[r]; i < rows->off[r + 1]; i++) {
+    for (int32_t g = 0; g < rows->n_groups; g++)
+      for (int64_t i = rows->off[g]; i < rows->off[g + 1]; i++) {
         if (!f->curve.keep[i]) continue;
-        double log_x = kfi_log(rows->x[i]), log_y = kfi_log(rows->y[i] / f->curve.slow[r]);
+        double log_x = kfi_log(rows->x[i]), log_y = kfi_log(rows->y[i] / f->curve.slow[g]);
         if (pass == 0) n++, u += log_x, v += log_y;
         if (pass == 1) uu += (log_x - u) * (log_x - u), uv += (log_x - u) * (log_y - v);
         if (pass == 2) error += fabs(kfi_exp(v + out->power_p * (log_x - u) - log_y) - 1);
@@ -207,11 +218,9 @@ static void fit_power(const fitting *f, kf_fit *out) {
 
 /* The slowness of the median rank of those that have rows, the lower one of two. */
 static double median_rank(const fitting *f) {
-  kfi_weighted *v = f->work.sorted; /* no more such ranks than rows */
-  int64_t n = 0;
-  for (int32_t r = 0; r < f->all.n_groups; r++)
-    if (f->all.off[r + 1] > f->all.off[r]) v[n++] = (kfi_weighted){f->curve.slow[r], 1};
-  return kfi_quantile(v, n, 0.5);
+  kfi_weighted *v = f->work.sorted; /* no more groups than rows */
+  for (int32_t g = 0; g < f->all.n_groups; g++) v[g] = (kfi_weighted){f->curve.slow[g], 1};
+  return kfi_quantile(v, f->all.n_groups, 0.5);
 }
 
 static void hand_out(const fitting *f, double *slowness, uint8_t *outlier, kf_fit *out) {
@@ -220,10 +229,9 @@ static void hand_out(const fitting *f, double *slowness, uint8_t *outlier, kf_fi
   out->quadratic_s = ldexp(f->curve.a[1] * middle, f->s_exp - 2 * f->len_exp);
   out->constant_s = ldexp(f->curve.a[2] * middle, f->s_exp);
   out->power_s *= middle;
-  for (int32_t r = 0; slowness && r < f->all.n_groups; r++) {
-    bool present = f->all.off[r + 1] > f->all.off[r];
-    slowness[r] = present ? f->curve.slow[r] / middle : 1;
-  }
+  for (int32_t r = 0; slowness && r < out->n_ranks; r++) slowness[r] = 1; /* without rows */
+  for (int32_t g = 0; slowness && g < f->all.n_groups; g++)
+    slowness[f->rank[g]] = f->curve.slow[g] / middle;
   for (int64_t i = 0; outlier && i < f->all.n; i++) outlier[f->from[i]] = !f->curve.keep[i];
 }
 
@@ -244,7 +252,7 @@ kf_status kf_fit_rows(const kf_fit_row *rows, int64_t n_rows, double *slowness, 
   lay(&layout, n_rows, n_ranks, &f);
 
   kf_fit fit = {.n_rows = n_rows, .n_ranks = n_ranks};
-  group_rows(&f, n_rows);
+  group_rows(&f, n_rows, n_ranks);
   kfi_curve_fit(&f.all, &f.work, &f.curve);
   measure(&f, &fit);
   fit_power(&f, &fit);

@@ -12,9 +12,10 @@
 **
 ** Robust: a row counts by Tukey's biweight of its distance in units of the noise, beyond six not at
 ** all, so one pause cannot move anything. What lasts is told from a pause by time alone: when the
-** last five times of a rank all lie on the same side, far out, the last five steps are solved by
-** themselves, without rejection, and the law jumps there; the old rows then count a quarter. That is
-** how a rank that throttles is found in five steps while a checkpoint of four goes unnoticed.
+** last five times of a rank all lie on the same side, far out, the last five steps are explained by
+** themselves, without rejection: either the law has changed or some ranks have, whichever fits better,
+** and that jumps. So a rank that throttles is found in five steps, and a checkpoint of four goes
+** unnoticed.
 **
 ** Tried and rejected: a Kalman filter over all parameters (its covariance is quadratic in ranks); a
 ** median of recent ratios per rank beside a fit of the coefficients (each explains what belongs to
@@ -30,16 +31,15 @@
 
 enum { P = KFI_PARAMS };
 
-#define MEMORY_STEPS 64      /* a row counts 1/e after so many */
-#define FIRST_NOISE 0.25     /* before anything is known of it */
-#define LEAST_NOISE 0.003    /* clocks are not better */
-#define CUT 6.0              /* in units of noise: beyond, a row does not count */
-#define JUMP_EACH 1.5        /* a jump: each of the last rows is so far out, on the same side, */
-#define JUMP_MEDIAN 2.5      /* and their median so far */
-#define JUMP_LEAST 0.01      /* noise below it is not believed when looking for jumps */
-#define JUMP_KEEPS 0.25      /* of what was known before */
-#define JUMP_RANK_KEEPS 0.05 /* of what was known of a rank that jumped */
-#define RANK_DEVIATION 0.01  /* ranks are believed to be so much alike */
+#define MEMORY_STEPS 64     /* a row counts 1/e after so many */
+#define FIRST_NOISE 0.25    /* before anything is known of it */
+#define LEAST_NOISE 0.003   /* clocks are not better */
+#define CUT 6.0             /* in units of noise: beyond, a row does not count */
+#define JUMP_EACH 1.5       /* a jump: each of the last rows is so far out, on the same side, */
+#define JUMP_MEDIAN 2.5     /* and their median so far */
+#define JUMP_LEAST 0.01     /* noise below it is not believed when looking for jumps */
+#define JUMP_KEEPS 0.05     /* of what was known before, of the law or of a rank that jumped */
+#define RANK_DEVIATION 0.01 /* ranks are believed to be so much alike */
 #define LOG_64 4.1588830833596715
 #define LOG_4 1.3862943611198906
 #define LOG_50 3.912023005428146
@@ -149,7 +149,7 @@ void kfi_history_load(kfi_history *h, const kf_batch *batch, const kf_plan *plan
       kfi_load *load = &h->load[chunk->destination * KFI_CLASSES + s];
       load->tokens += f * (double)chunk->length;
       load->squares += f * l * l * (double)chunk->heads / plan->heads;
-      load->count += f;
+      if (chunk->length || chunk->heads) load->count += f;
     }
   }
   memcpy(h->comm_s, plan->comm_s, (size_t)h->n_ranks * sizeof *h->comm_s);
@@ -320,47 +320,74 @@ static bool has_jumped(const kfi_history *h, int32_t rank, double noise) {
   return fabs(recent_median(h, rank)) > JUMP_MEDIAN * noise;
 }
 
-/*
-** Explain the last steps by themselves. Each rank's rows are drawn towards their median first, so
-** that a pause among them does not count. A few ranks that have jumped are believed to be the cause;
-** where many have, it is the law. The rest hardly moves. It is the world that has changed: older
-** rows, which agreed with the law as it was, count as agreeing with the new one, but less.
-*/
-static void jump(kfi_history *h, double noise) {
-  static const double deviation[KFI_FIRST_CLASS] = {1, 0.5, 30, 100, 0.1};
-  double row = noise * noise, delta[P], variance[P];
-  kfi_joint *recent = &h->recent;
-  kfi_belief b = belief(h, row);
-  int32_t n_jumped = 0;
-  for (int i = 0; i < h->joint.n; i++) {
-    double d = i < KFI_FIRST_CLASS ? deviation[i] : 0.05;
-    b.mean[i] = 0;
-    b.precision[i] = row / (d * d);
-  }
-  for (int32_t r = 0; r < h->n_ranks; r++) n_jumped += has_jumped(h, r, noise);
-  for (int32_t r = 0; r < h->n_ranks; r++) {
-    double loose = n_jumped <= 1 || n_jumped <= h->n_ranks / 4 ? 1 : 0.1;
-    h->rank_mean[r] = 0;
-    h->rank_precision[r] = rank_precision(h, row, has_jumped(h, r, noise) ? loose : 0.02);
-  }
-  recent->n = h->joint.n;
-  kfi_joint_forget(recent, 0);
+/* A rank's recent row, drawn towards the median of them, so that a pause does not count. */
+static double drawn(const kfi_history *h, int64_t row, double middle, double noise) {
+  return fmin(fmax(h->row_z[row], middle - 3 * noise), middle + 3 * noise);
+}
+
+/* How badly delta and u explain the recent rows: squared errors, cut at three times the noise. */
+static double misfit(const kfi_history *h, const double *delta, const double *u, double noise) {
+  double sum = 0;
   for (int32_t r = 0; r < h->n_ranks; r++) {
     if (h->n_rows[r] < KFI_RECENT) continue;
     double middle = recent_median(h, r);
     for (int64_t k = (int64_t)r * KFI_RECENT; k < (int64_t)(r + 1) * KFI_RECENT; k++) {
-      double z = fmin(fmax(h->row_z[k], middle - 3 * noise), middle + 3 * noise);
-      kfi_joint_add(recent, r, 1, h->row_x + k * P, h->row_a[k], z);
+      double e = drawn(h, k, middle, noise) - h->row_a[k] * u[r];
+      for (int i = 0; i < h->joint.n; i++) e -= h->row_x[k * P + i] * delta[i];
+      e /= noise;
+      sum += e * e < 9 ? e * e : 9;
     }
   }
-  kfi_joint_solve(recent, &b, delta, variance, h->u);
-  kfi_joint_forget(&h->joint, JUMP_KEEPS);
+  return sum;
+}
+
+/* The best explanation of the recent rows by the law alone, or by the ranks that have jumped alone.
+** Returns its misfit, with a price for every number that was free. */
+static double explain(kfi_history *h, bool by_law, double noise, double *delta, double *u) {
+  static const double deviation[KFI_FIRST_CLASS] = {1, 0.5, 30, 100, 0.1};
+  double row = noise * noise, variance[P], price = by_law ? 8 : 0;
+  kfi_belief b = belief(h, row);
+  for (int i = 0; i < h->joint.n; i++) {
+    double d = i < KFI_FIRST_CLASS ? deviation[i] : 0.05;
+    b.mean[i] = 0;
+    b.precision[i] = by_law ? row / (d * d) : 1e12;
+  }
+  for (int32_t r = 0; r < h->n_ranks; r++) {
+    bool free = !by_law && has_jumped(h, r, noise);
+    h->rank_mean[r] = 0;
+    h->rank_precision[r] = free ? rank_precision(h, row, 1) : 1e12;
+    if (free) price += 4;
+  }
+  kfi_joint_solve(&h->recent, &b, delta, variance, u);
+  return misfit(h, delta, u, noise) + price;
+}
+
+/*
+** Explain the last steps by themselves: either the law has changed or the ranks that have jumped, the
+** one that fits better; what is left will show. It is the world that has changed: older rows, which
+** agreed with what was believed then, count as agreeing with what is believed now, but hardly.
+*/
+static void jump(kfi_history *h, double noise) {
+  double law[P], still[P], *u = h->u, *none = h->scratch;
+  h->recent.n = h->joint.n;
+  kfi_joint_forget(&h->recent, 0);
+  for (int32_t r = 0; r < h->n_ranks; r++) {
+    if (h->n_rows[r] < KFI_RECENT) continue;
+    double middle = recent_median(h, r);
+    for (int64_t k = (int64_t)r * KFI_RECENT; k < (int64_t)(r + 1) * KFI_RECENT; k++)
+      kfi_joint_add(&h->recent, r, 1, h->row_x + k * P, h->row_a[k], drawn(h, k, middle, noise));
+  }
+  if (explain(h, true, noise, law, none) <= explain(h, false, noise, still, u)) {
+    kfi_joint_forget(&h->joint, JUMP_KEEPS);
+    move(h, law, none);
+    h->anchor.linear_s *= kfi_exp(law[KFI_LINEAR]);
+    h->anchor.quadratic_s *= kfi_exp(law[KFI_QUADRATIC]);
+    return;
+  }
   for (int32_t r = 0; r < h->n_ranks; r++)
-    if (fabs(h->u[r]) > 2 * noise) kfi_joint_forget_rank(&h->joint, r, JUMP_RANK_KEEPS);
-  move(h, delta, h->u);
-  h->anchor.linear_s *= kfi_exp(delta[KFI_LINEAR]);
-  h->anchor.quadratic_s *= kfi_exp(delta[KFI_QUADRATIC]);
-  for (int32_t r = 0; r < h->n_ranks; r++) h->slow_anchor[r] += h->u[r];
+    if (has_jumped(h, r, noise)) kfi_joint_forget_rank(&h->joint, r, JUMP_KEEPS);
+  move(h, still, u);
+  for (int32_t r = 0; r < h->n_ranks; r++) h->slow_anchor[r] += u[r];
 }
 
 /* --------------------------------------------------------------------- observe */

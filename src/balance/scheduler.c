@@ -319,6 +319,8 @@ kf_status kf_scheduler_plan(kf_scheduler *s, const kf_batch *batch, const kf_pla
   return KF_OK;
 }
 
+int64_t kf_scheduler_steps(const kf_scheduler *s) { return s ? s->step : 0; }
+
 /* --------------------------------------------------------------------- hashes */
 
 static uint64_t hash_reals(uint64_t h, const double *value, int64_t n) {

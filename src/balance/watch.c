@@ -188,18 +188,24 @@ void kf_scheduler_new_epoch(kf_scheduler *s) {
 
 /* ----------------------------------------------------------------------- drift */
 
-/* Has `now` moved away from *before by more than the limit and its error explain? Then tell. */
-static void compare(kf_scheduler *s, const char *what, double *before, double now, double error) {
+/* Has it moved by more than the limit and its error explain? */
+static bool has_moved(double before, double now, double error) {
+  double moved = fabs(kfi_log(now / before));
+  return moved > DRIFT && moved > DRIFT_ERRORS * error;
+}
+
+/* Tell, and count from there. */
+KFI_PRINTF(4, 5)
+static void tell(kf_scheduler *s, double *before, double now, const char *format, ...) {
   kf_metrics *m = &s->metrics;
-  double moved = kfi_log(now / *before);
-  if (fabs(moved) <= DRIFT || fabs(moved) <= DRIFT_ERRORS * error) return;
+  kf_drift d = {.before = *before, .now = now, .step = s->step};
+  va_list args;
+  va_start(args, format);
+  vsnprintf(d.what, sizeof d.what, format, args);
+  va_end(args);
   kfi_note(s, KF_LOG_WARNING, "step %lld: %s has moved from %.4g to %.4g (%+.1f%%)",
-           (long long)s->step, what, *before, now, 100 * (now / *before - 1));
-  if (m->n_drifts < KFI_MAX_DRIFTS) {
-    kf_drift *d = &s->drift[m->n_drifts++];
-    *d = (kf_drift){.before = *before, .now = now, .step = s->step};
-    snprintf(d->what, sizeof d->what, "%s", what);
-  }
+           (long long)s->step, d.what, *before, now, 100 * (now / *before - 1));
+  if (m->n_drifts < KFI_MAX_DRIFTS) s->drift[m->n_drifts++] = d;
   m->drifts++;
   *before = now;
 }
@@ -209,21 +215,35 @@ static void class_drift(kf_scheduler *s, bool calibrated) {
   const kfi_history *h = &s->history;
   for (int32_t i = 0; i < h->n_slots; i++) {
     int32_t c = h->class_of[i], kind, resolution;
-    char what[48];
-    double now = kfi_exp(kfi_trust(h->law.correction[i], h->error.correction[i]));
+    double error = h->error.correction[i], now = kfi_exp(kfi_trust(h->law.correction[i], error));
     kfi_class_name(c, &kind, &resolution);
-    snprintf(what, sizeof what, "correction of %s, %d pixels", kinds[kind], resolution);
-    if (calibrated)
-      compare(s, what, &s->drift_class[c], now, h->error.correction[i]);
-    else
+    if (!calibrated)
       s->drift_class[c] = now;
+    else if (has_moved(s->drift_class[c], now, error))
+      tell(s, &s->drift_class[c], now, "correction of %s, %d pixels", kinds[kind], resolution);
+  }
+}
+
+/* C may begin at 0: below 100 tokens' worth it counts as that. */
+static void law_drift(kf_scheduler *s, const double law[KFI_LAW_DRIFTS]) {
+  static const char *const name[] = {"linear_s", "quadratic_s", "constant_s"};
+  const kfi_law *error = &s->history.error;
+  double least = 100 * law[0];
+  const double errors[] = {error->linear_s, error->quadratic_s,
+                           error->constant_tokens * law[0] / fmax(law[2], least)};
+  for (int i = 0; i < KFI_LAW_DRIFTS; i++) {
+    double before = s->drift_law[i], now = law[i];
+    if (i == 2) before = fmax(before, least), now = fmax(now, least);
+    if (!has_moved(before, now, errors[i])) continue;
+    tell(s, &before, now, "%s", name[i]);
+    s->drift_law[i] = law[i];
   }
 }
 
 /*
 ** A, B and C are compared with what the first KFI_CALIBRATION steps gave: before that it is learning
 ** and not drift. A rank's speed is compared from the start: who is slow from the first step on is
-** worth knowing too. C counts by its share of a rank's time, because it may begin at 0.
+** worth knowing too.
 */
 void kfi_watch_refit(kf_scheduler *s) {
   const kfi_history *h = &s->history;
@@ -234,23 +254,16 @@ void kfi_watch_refit(kf_scheduler *s) {
   m->refits++;
   m->n_drifts = 0;
   if (calibrated) {
-    compare(s, "linear_s", &s->drift_law[0], law[0], h->error.linear_s);
-    compare(s, "quadratic_s", &s->drift_law[1], law[1], h->error.quadratic_s);
-    double least =
-      100 * h->law.linear_s; /* a sequence's constant below 100 tokens' worth is none */
-    double before = fmax(s->drift_law[2], least), now = fmax(law[2], least), kept = before;
-    compare(s, "constant_s", &before, now, h->error.constant_tokens * h->law.linear_s / now);
-    if (before != kept) s->drift_law[2] = law[2];
+    law_drift(s, law);
   } else if (calibrates) {
     memcpy(s->drift_law, law, sizeof law);
   }
   class_drift(s, calibrated);
   for (int32_t r = 0; r < h->n_ranks; r++) {
-    char what[48];
     double moved = h->slow[r] - h->slow_start[r], error = kfi_history_rank_error(h, r);
-    snprintf(what, sizeof what, "speed of rank %d", r);
-    compare(s, what, &s->drift_speed[r], kfi_exp(-h->slow_start[r] - kfi_trust(moved, error)),
-            error);
+    double now = kfi_exp(-h->slow_start[r] - kfi_trust(moved, error));
+    if (has_moved(s->drift_speed[r], now, error))
+      tell(s, &s->drift_speed[r], now, "speed of rank %d", r);
   }
   kfi_watch_cost(s);
   kfi_note(
