@@ -17,16 +17,8 @@
 /* Set for the ranks, so that one that finds no launcher around it does not start ranks again. */
 static const char own_mark[] = "KNAPFORMER_LAUNCHED";
 
-/* What launchers tell their ranks: Open MPI's mpirun; MPICH's, Intel's and srun --mpi=pmi2; PMIx
-** (srun --mpi=pmix). SLURM_NTASKS does not count: it is also set where sbatch's script runs. */
-static const char *const marks[] = {"OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "PMIX_RANK",
-                                    own_mark};
-
-bool cli_launched(void) {
-  for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
-    if (getenv(marks[i])) return true;
-  return false;
-}
+/* PMIX_RANK: prun, which says no more than that. */
+bool cli_launched(void) { return getenv(own_mark) || getenv("PMIX_RANK") || cli_mpi_rank(); }
 
 /* Open MPI refuses root, and more ranks than cores; and it must not bind those to a core each.
 ** Other MPIs do not read these. What the user has set stays. */

@@ -136,7 +136,7 @@ typedef struct kf_batch {
 ** token is 16 x 16), frames, and whether frames are a video: s0 keeps every frame, s1 makes
 ** int(frames/3.4) latent frames of them. `n_ranks` 0 takes the mix's own ranks; any other number
 ** cycles through them. `seed` draws the text lengths: sample i of rank r has 0 to 392 text tokens,
-** splitmix64(seed<<40 ^ r<<20 ^ i) % 393.
+** splitmix64(seed<<40 ^ r<<20 ^ i) % 393. The batch has profiles.
 */
 KF_API kf_status kf_mix_create(const char *mix, int32_t n_ranks, uint64_t seed, kf_batch **out);
 
@@ -699,7 +699,8 @@ KF_API kf_status kf_config_parse(const char *name, const char *text, size_t n_by
 /* "key=value", as after --set. */
 KF_API kf_status kf_config_set(const char *assignment, kf_config *config);
 
-/* What kf_config_parse cannot see: do bags, cluster and model fit each other and so many ranks? */
+/* What kf_config_parse cannot see: do bags, cluster and model fit each other and so many ranks? With
+** n_ranks 0, which means not known, all but the ranks. */
 KF_API kf_status kf_config_check(const kf_config *config, int32_t n_ranks);
 
 /* The config as commented YAML that kf_config_parse reads back; free() it. */
@@ -770,6 +771,10 @@ KF_API int kf_scheduler_reported(const kf_scheduler *scheduler, int32_t rank, do
 
 /* Learn from what was measured now, and not at the next plan: for the metrics of the last step. */
 KF_API kf_status kf_scheduler_settle(kf_scheduler *scheduler);
+
+/* How many steps were planned, those before a restored state was saved among them: the next one's
+** number. */
+KF_API int64_t kf_scheduler_steps(const kf_scheduler *scheduler);
 
 /* The next step belongs to a new epoch. For the metrics only. */
 KF_API void kf_scheduler_new_epoch(kf_scheduler *scheduler);

@@ -212,7 +212,8 @@ static void tiny_world(dice *d, world *w, int32_t n_ranks, int64_t n, int64_t lo
     w->len[i] = dice_int(d, longest + 1);
     w->factor[i] = dice_real(d, 0.5, 2);
   }
-  w->batch = (kf_batch){n_ranks, n, w->rank_off, w->len, dice_one_in(d, 4) ? w->factor : NULL, NULL};
+  w->batch =
+    (kf_batch){n_ranks, n, w->rank_off, w->len, dice_one_in(d, 4) ? w->factor : NULL, NULL};
   for (int32_t r = 0; r < n_ranks; r++) {
     w->speed[r] = dice_real(d, 0.5, 3);
     w->cap[r] = longest / 2 + dice_int(d, 2 * longest);

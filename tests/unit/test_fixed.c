@@ -180,7 +180,8 @@ static void tiny_world(dice *d, world *w) {
     w->len[i] = dice_int(d, range);
     w->factor[i] = dice_real(d, 0.5, 2);
   }
-  w->batch = (kf_batch){n_ranks, n, w->rank_off, w->len, dice_one_in(d, 4) ? w->factor : NULL, NULL};
+  w->batch =
+    (kf_batch){n_ranks, n, w->rank_off, w->len, dice_one_in(d, 4) ? w->factor : NULL, NULL};
   int dim = dice_one_in(d, 2) ? 3072 : 64, heads = 1 + (int)dice_int(d, 30);
   snprintf(model, sizeof model, "d=%d,layers=2,heads=%d", dim, heads);
   assert_int_equal(kf_cost_preset(model, "free", n_ranks, 0.4, &w->options.cost), KF_OK);

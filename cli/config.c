@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* knapformer config: is a configuration right, and what does it come to? */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+static const char name[] = "config";
+
+static const char help[] =
+  "usage: knapformer config --check FILE|- [--set KEY=VALUE].. [--ranks N] [--print]\n"
+  "       knapformer config --print-default [--set KEY=VALUE]..\n"
+  "\n"
+  "Read a configuration as training would, and say what is wrong with it: file, line, what\n"
+  "stands there, what was expected.\n"
+  "\n"
+  "  --check FILE|-     the YAML file; - is standard input\n"
+  "  --set KEY=VALUE    change a key after reading; may be given several times\n"
+  "  --ranks N          also see that bags and cluster fit N ranks; default: as many as\n"
+  "                     torchrun, mpirun or srun has started, else this is not checked\n"
+  "  --print            print the configuration that results, as YAML\n"
+  "  --print-default    print all keys with their defaults, as YAML to start from\n";
+
+typedef struct request {
+  const char *check, *ranks;
+  cli_list set;
+  bool print, print_default;
+} request;
+
+/* The file's own name in messages. */
+static const char *file_of(const request *q) {
+  return strcmp(q->check, "-") == 0 ? "standard input" : q->check;
+}
+
+static int read_config(const request *q, kf_config *config) {
+  char *text = NULL;
+  size_t n_bytes = 0;
+  kf_status status = KF_OK;
+  if (q->check) {
+    int code = cli_read_file(name, "--check", q->check, &text, &n_bytes);
+    if (code) return code;
+    status = kf_config_parse(file_of(q), text, n_bytes, config);
+    free(text);
+  }
+  for (int i = 0; !status && i < q->set.n; i++) status = kf_config_set(q->set.value[i], config);
+  return status ? cli_fail_status(status, name, NULL) : 0;
+}
+
+/* A cost that training could not load is better found here. */
+static int check_cost_file(const kf_config *config) {
+  char *text = NULL;
+  size_t n_bytes = 0;
+  kf_cost cost = {0};
+  if (!*config->cost_file || config->cost_model == KF_COST_STATIC) return 0;
+  int code = cli_read_file(name, "cost_file", config->cost_file, &text, &n_bytes);
+  if (code) return code;
+  kf_status status = kf_fit_load(config->cost_file, text, n_bytes, &cost);
+  free(text);
+  return status ? cli_fail_status(status, name, "cost_file") : 0;
+}
+
+static int print_text(const kf_config *config) {
+  char *text = NULL;
+  kf_status status = kf_config_text(config, &text);
+  if (status) return cli_fail_status(status, name, NULL);
+  fputs(text, stdout);
+  free(text);
+  return 0;
+}
+
+/* --ranks, else the launcher's; n_ranks 0: nobody says. */
+static int find_ranks(const request *q, cli_ranks *ranks) {
+  int64_t said = 0;
+  int code = cli_find_ranks(name, ranks);
+  if (code) return code;
+  if (q->ranks && !cli_int(name, "--ranks", q->ranks, 1, KF_MAX_RANKS, &said)) return EXIT_MISUSE;
+  if (said || !ranks->launcher) {
+    ranks->n_ranks = (int32_t)said;
+    ranks->launcher = NULL;
+  }
+  return 0;
+}
+
+static void print_verdict(const request *q, const cli_ranks *ranks) {
+  if (ranks->n_ranks == 0)
+    printf("%s is good; --ranks N also sees that it fits N ranks\n", file_of(q));
+  else
+    printf("%s is good for %" PRId32 " rank%s%s%s\n", file_of(q), ranks->n_ranks,
+           ranks->n_ranks > 1 ? "s" : "", ranks->launcher ? ", as started by " : "",
+           ranks->launcher ? ranks->launcher : "");
+}
+
+int cli_config(char **argv) {
+  request q = {0};
+  kf_config config = {0};
+  cli_ranks ranks = {0};
+  const cli_option options[] = {{"--check", &q.check, NULL, NULL},
+                                {"--set", NULL, NULL, &q.set},
+                                {"--ranks", &q.ranks, NULL, NULL},
+                                {"--print", NULL, &q.print, NULL},
+                                {"--print-default", NULL, &q.print_default, NULL}};
+  int code = cli_parse(name, help, argv, options, (int)(sizeof options / sizeof *options));
+  if (code >= 0) return code;
+  if (!q.check == !q.print_default)
+    return cli_fail(EXIT_MISUSE, name, "found %s --print-default, expected one of them",
+                    q.check ? "both --check and" : "neither --check nor");
+  if (q.print_default && (q.ranks || q.print))
+    return cli_fail(EXIT_MISUSE, name, "found %s with --print-default, expected it with --check",
+                    q.ranks ? "--ranks" : "--print");
+  if (q.check && (code = find_ranks(&q, &ranks))) return code;
+  if ((code = read_config(&q, &config))) return code;
+  kf_status status = q.check ? kf_config_check(&config, ranks.n_ranks) : KF_OK;
+  if (status) return cli_fail_status(status, name, file_of(&q));
+  if (q.check && (code = check_cost_file(&config))) return code;
+  if (ranks.rank > 0) return 0; /* one speaks for all */
+  if (!q.print && !q.print_default)
+    print_verdict(&q, &ranks);
+  else if ((code = print_text(&config)))
+    return code;
+  return cli_close_stdout(name);
+}
