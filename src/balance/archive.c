@@ -97,6 +97,7 @@ static void walk_history(archive *a, kfi_history *h) {
   walk_law(a, &h->anchor);
   walk_law(a, &h->error);
   reals(a, &h->noise, 1);
+  reals(a, &h->scatter, 1);
   reals(a, &h->rank_tokens, 1);
   wholes(a, &h->n_steps, 1);
   wholes(a, &h->n_outliers, 1);
@@ -277,9 +278,10 @@ static bool rank_is_possible(const kf_scheduler *s, int32_t r) {
 static bool is_possible(const kf_scheduler *s) {
   const kfi_history *h = &s->history;
   bool possible = slots_are_possible(h) && law_is_possible(&h->law) &&
-                  law_is_possible(&h->anchor) && h->noise > 0 && h->noise < 1e6 &&
-                  h->rank_tokens >= 0 && h->n_steps >= 0 && h->n_outliers >= 0 && s->step >= 0 &&
-                  s->drift_law[0] >= 0 && s->metrics.refits >= 0 && s->metrics.drifts >= 0;
+                  law_is_possible(&h->anchor) && h->noise > 0 && h->noise < 1e6 && h->scatter > 0 &&
+                  h->scatter < 1e6 && h->rank_tokens >= 0 && h->n_steps >= 0 &&
+                  h->n_outliers >= 0 && s->step >= 0 && s->drift_law[0] >= 0 &&
+                  s->metrics.refits >= 0 && s->metrics.drifts >= 0;
   for (int i = 0; i < KFI_PARAMS; i++) possible &= h->joint.info[i * KFI_PARAMS + i] >= 0;
   for (int i = 0; i < 2; i++) possible &= s->drift_law[0] == 0 || s->drift_law[i] > 0;
   for (int c = 0; c < KFI_CLASSES; c++)

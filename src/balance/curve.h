@@ -13,7 +13,7 @@ typedef struct kfi_rows {
   int64_t n;
   int32_t n_groups;
   double *x;    /* (n) length */
-  double *y;    /* (n) seconds, 1e-200 to 1e200 */
+  double *y;    /* (n) seconds, 1e-60 to 1e60 */
   int64_t *off; /* (n_groups + 1) */
 } kfi_rows;
 

@@ -36,15 +36,14 @@ typedef struct fitting {
 
 static kf_status check_row(const kf_fit_row *row, int64_t i) {
   if (row->len < 1 || row->len > KF_MAX_LEN)
-    return kfi_fail(KF_EINVAL,
-                    "fit, row %" PRId64 ": a length of %" PRId64 ", expected 1 to %" PRId64, i,
-                    row->len, KF_MAX_LEN);
+    return kfi_fail(KF_EINVAL, "row %" PRId64 ": a length of %" PRId64 ", expected 1 to %" PRId64,
+                    i, row->len, KF_MAX_LEN);
   if (!(row->seconds > 0) || !(row->seconds <= LONGEST_S))
-    return kfi_fail(KF_EINVAL, "fit, row %" PRId64 ": %g seconds, expected above 0 and at most %g",
-                    i, row->seconds, LONGEST_S);
+    return kfi_fail(KF_EINVAL, "row %" PRId64 ": %g seconds, expected above 0 and at most %g", i,
+                    row->seconds, LONGEST_S);
   if (row->rank < 0 || row->rank >= KF_MAX_RANKS)
-    return kfi_fail(KF_EINVAL, "fit, row %" PRId64 ": rank %" PRId32 ", expected 0 to %d", i,
-                    row->rank, KF_MAX_RANKS - 1);
+    return kfi_fail(KF_EINVAL, "row %" PRId64 ": rank %" PRId32 ", expected 0 to %d", i, row->rank,
+                    KF_MAX_RANKS - 1);
   return KF_OK;
 }
 
@@ -52,7 +51,7 @@ static kf_status check_rows(const kf_fit_row *rows, int64_t n, int32_t *n_ranks)
   kf_status status;
   bool several = false;
   if (n < 3 || n > KF_MAX_SEQS)
-    return kfi_fail(KF_EINVAL, "fit: %" PRId64 " row%s, expected 3 to %" PRId64, n,
+    return kfi_fail(KF_EINVAL, "found %" PRId64 " row%s, expected 3 to %" PRId64, n,
                     n == 1 ? "" : "s", KF_MAX_SEQS);
   for (int64_t i = 0; i < n; i++) {
     if ((status = check_row(&rows[i], i))) return status;
@@ -61,7 +60,7 @@ static kf_status check_rows(const kf_fit_row *rows, int64_t n, int32_t *n_ranks)
   }
   if (several) return KF_OK;
   return kfi_fail(KF_EINVAL,
-                  "fit: all %" PRId64 " rows have the length %" PRId64
+                  "all %" PRId64 " rows have the length %" PRId64
                   ", expected at least 2 different lengths",
                   n, rows[0].len);
 }
@@ -121,7 +120,7 @@ static void group_rows(fitting *f, int64_t n, int32_t n_ranks) {
     int64_t to = at[f->row[i].rank]++;
     f->from[to] = i;
     all->x[to] = ldexp((double)f->row[i].len, -f->len_exp);
-    all->y[to] = fmin(fmax(ldexp(f->row[i].seconds, -f->s_exp), 1e-200), 1e200);
+    all->y[to] = fmin(fmax(ldexp(f->row[i].seconds, -f->s_exp), 1e-60), 1e60);
   }
 }
 
@@ -228,7 +227,7 @@ static void hand_out(const fitting *f, double *slowness, uint8_t *outlier, kf_fi
   out->linear_s = ldexp(f->curve.a[0] * middle, f->s_exp - f->len_exp);
   out->quadratic_s = ldexp(f->curve.a[1] * middle, f->s_exp - 2 * f->len_exp);
   out->constant_s = ldexp(f->curve.a[2] * middle, f->s_exp);
-  out->power_s *= middle;
+  out->power_s = fmin(out->power_s * middle, 1e300);
   for (int32_t r = 0; slowness && r < out->n_ranks; r++) slowness[r] = 1; /* without rows */
   for (int32_t g = 0; slowness && g < f->all.n_groups; g++)
     slowness[f->rank[g]] = f->curve.slow[g] / middle;

@@ -33,12 +33,14 @@ enum { P = KFI_PARAMS };
 
 #define MEMORY_STEPS 64     /* a row counts 1/e after so many */
 #define FIRST_NOISE 0.25    /* before anything is known of it */
+#define FIRST_SCATTER 0.1   /* the same */
 #define LEAST_NOISE 0.003   /* clocks are not better */
 #define CUT 6.0             /* in units of noise: beyond, a row does not count */
 #define JUMP_EACH 1.5       /* a jump: each of the last rows is so far out, on the same side, */
 #define JUMP_MEDIAN 2.5     /* and their median so far */
 #define JUMP_LEAST 0.01     /* noise below it is not believed when looking for jumps */
 #define JUMP_KEEPS 0.05     /* of what was known before, of the law or of a rank that jumped */
+#define SETTLED_STEPS 32    /* with times, and a refit, until the law is about right */
 #define RANK_DEVIATION 0.01 /* ranks are believed to be so much alike */
 #define LOG_64 4.1588830833596715
 #define LOG_4 1.3862943611198906
@@ -108,6 +110,7 @@ void kfi_history_start(kfi_history *h, const kf_cost *cost, const double *speed)
     .linear_s = a, .quadratic_s = b, .constant_tokens = cost->constant_s / a, .comm_scale = 1};
   h->anchor = h->law;
   h->noise = FIRST_NOISE;
+  h->scatter = FIRST_SCATTER;
   for (int c = 0; c < KFI_CLASSES; c++) h->slot_of[c] = -1;
   slot(h, 0);
   kfi_history_refresh(h);
@@ -315,9 +318,11 @@ static kfi_belief belief(kfi_history *h, double row) {
 static bool has_jumped(const kfi_history *h, int32_t rank, double noise) {
   const double *z = h->row_z + (int64_t)rank * KFI_RECENT;
   if (h->n_rows[rank] < KFI_RECENT) return false;
+  /* A row that is only just out is no fifth beside four of a pause. */
+  double middle = fabs(recent_median(h, rank)), each = fmax(JUMP_EACH * noise, middle / 2);
   for (int k = 0; k < KFI_RECENT; k++)
-    if (fabs(z[k]) < JUMP_EACH * noise || (z[k] > 0) != (z[0] > 0)) return false;
-  return fabs(recent_median(h, rank)) > JUMP_MEDIAN * noise;
+    if (fabs(z[k]) < each || (z[k] > 0) != (z[0] > 0)) return false;
+  return middle > JUMP_MEDIAN * noise;
 }
 
 /* A rank's recent row, drawn towards the median of them, so that a pause does not count. */
@@ -341,11 +346,18 @@ static double misfit(const kfi_history *h, const double *delta, const double *u,
   return sum;
 }
 
+/* Is the law about right? It has an error from its first refit on. */
+static bool is_settled(const kfi_history *h) {
+  return h->n_steps >= SETTLED_STEPS && h->error.linear_s > 0;
+}
+
 /* The best explanation of the recent rows by the law alone, or by the ranks that have jumped alone.
 ** Returns its misfit, with a price for every number that was free. */
 static double explain(kfi_history *h, bool by_law, double noise, double *delta, double *u) {
   static const double deviation[KFI_FIRST_CLASS] = {1, 0.5, 30, 100, 0.1};
-  double row = noise * noise, variance[P], price = by_law ? 8 : 0;
+  double row = noise * noise, variance[P];
+  bool settled = is_settled(h); /* before, it is the law that is hardly known */
+  double price = by_law && settled ? 8 : 0;
   kfi_belief b = belief(h, row);
   for (int i = 0; i < h->joint.n; i++) {
     double d = i < KFI_FIRST_CLASS ? deviation[i] : 0.05;
@@ -356,7 +368,7 @@ static double explain(kfi_history *h, bool by_law, double noise, double *delta, 
     bool free = !by_law && has_jumped(h, r, noise);
     h->rank_mean[r] = 0;
     h->rank_precision[r] = free ? rank_precision(h, row, 1) : 1e12;
-    if (free) price += 4;
+    if (free) price += settled ? 4 : 12;
   }
   kfi_joint_solve(&h->recent, &b, delta, variance, u);
   return misfit(h, delta, u, noise) + price;
@@ -365,9 +377,11 @@ static double explain(kfi_history *h, bool by_law, double noise, double *delta, 
 /*
 ** Explain the last steps by themselves: either the law has changed or the ranks that have jumped, the
 ** one that fits better; what is left will show. It is the world that has changed: older rows, which
-** agreed with what was believed then, count as agreeing with what is believed now, but hardly.
+** agreed with what was believed then, count as agreeing with what is believed now, but hardly. While
+** the law is new it does not jump: it is far off, where one step of a linear problem goes too far, and
+** refits come to it one by one. Returns whether there was a jump.
 */
-static void jump(kfi_history *h, double noise) {
+static bool jump(kfi_history *h, double noise) {
   double law[P], still[P], *u = h->u, *none = h->scratch;
   h->recent.n = h->joint.n;
   kfi_joint_forget(&h->recent, 0);
@@ -378,16 +392,18 @@ static void jump(kfi_history *h, double noise) {
       kfi_joint_add(&h->recent, r, 1, h->row_x + k * P, h->row_a[k], drawn(h, k, middle, noise));
   }
   if (explain(h, true, noise, law, none) <= explain(h, false, noise, still, u)) {
+    if (!is_settled(h)) return false;
     kfi_joint_forget(&h->joint, JUMP_KEEPS);
     move(h, law, none);
     h->anchor.linear_s *= kfi_exp(law[KFI_LINEAR]);
     h->anchor.quadratic_s *= kfi_exp(law[KFI_QUADRATIC]);
-    return;
+    return true;
   }
   for (int32_t r = 0; r < h->n_ranks; r++)
     if (has_jumped(h, r, noise)) kfi_joint_forget_rank(&h->joint, r, JUMP_KEEPS);
   move(h, still, u);
   for (int32_t r = 0; r < h->n_ranks; r++) h->slow_anchor[r] += u[r];
+  return true;
 }
 
 /* --------------------------------------------------------------------- observe */
@@ -411,6 +427,30 @@ static int64_t take_rows(kfi_history *h) {
   tokens /= (double)n;
   h->rank_tokens += (tokens - h->rank_tokens) * (h->n_steps ? 1.0 / 16 : 1);
   return n;
+}
+
+/*
+** Scatter is what tells a change from chance, so it must not hold what is to be found: the error of
+** the law, or of a rank that was slow from the first step on. It is taken from how far a rank's last
+** rows lie from their own median, by the median of those distances, which no pause moves.
+*/
+static void learn_scatter(kfi_history *h) {
+  double sum = 0;
+  int64_t n = 0, age = h->n_steps - (KFI_RECENT - 1);
+  for (int32_t r = 0; r < h->n_ranks; r++) {
+    double off[KFI_RECENT], middle;
+    if (!(h->seconds[r] > 0) || h->n_rows[r] < KFI_RECENT) continue;
+    middle = recent_median(h, r);
+    for (int k = 0; k < KFI_RECENT; k++)
+      off[k] = fabs(h->row_z[(int64_t)r * KFI_RECENT + k] - middle);
+    middle = median(off, KFI_RECENT);
+    sum += 2.427 * middle * middle; /* of five normal rows, their variance on average */
+    n++;
+  }
+  if (n == 0) return;
+  double gain = fmax(1.0 / 16, 1.0 / (double)(age + 2));
+  h->scatter = sqrt(h->scatter * h->scatter * (1 - gain) + gain * sum / (double)n);
+  h->scatter = fmax(h->scatter, LEAST_NOISE);
 }
 
 /* Where a rank's last row stands. */
@@ -438,12 +478,12 @@ bool kfi_history_observe(kfi_history *h) {
   double gain = fmax(1.0 / 16, 1.0 / (double)(h->n_steps + 2));
   h->noise = sqrt(h->noise * h->noise * (1 - gain) + gain * sum / (double)n);
   h->noise = fmax(h->noise, LEAST_NOISE);
+  learn_scatter(h);
   h->n_steps++;
 
-  double noise = fmax(h->noise, JUMP_LEAST);
+  double noise = fmax(h->scatter, JUMP_LEAST);
   for (int32_t r = 0; r < h->n_ranks && !jumped; r++) jumped = has_jumped(h, r, noise);
-  if (jumped) jump(h, noise);
-  return jumped;
+  return jumped && jump(h, noise);
 }
 
 /* ----------------------------------------------------------------------- refit */
@@ -460,12 +500,12 @@ static void normalise(kfi_history *h) {
 void kfi_history_refit(kfi_history *h) {
   double delta[P], variance[P], error[P];
   if (h->n_steps == 0) return;
-  kfi_belief b = belief(h, h->noise * h->noise);
+  kfi_belief b = belief(h, h->scatter * h->scatter);
   kfi_joint_solve(&h->joint, &b, delta, variance, h->u);
   move(h, delta, h->u);
   kfi_joint_shift(&h->joint, delta, h->u);
   normalise(h);
-  for (int i = 0; i < h->joint.n; i++) error[i] = h->noise * sqrt(fmax(variance[i], 0));
+  for (int i = 0; i < h->joint.n; i++) error[i] = h->scatter * sqrt(fmax(variance[i], 0));
   h->error = (kfi_law){error[KFI_LINEAR],   error[KFI_QUADRATIC], error[KFI_CONSTANT],
                        error[KFI_OVERHEAD], error[KFI_COMM],      {0}};
   memcpy(h->error.correction, error + KFI_FIRST_CLASS, (size_t)h->n_slots * sizeof *error);
@@ -478,6 +518,6 @@ double kfi_trust(double difference, double error) {
 }
 
 double kfi_history_rank_error(const kfi_history *h, int32_t rank) {
-  double prior = rank_precision(h, h->noise * h->noise, RANK_DEVIATION);
-  return h->noise / sqrt(h->joint.rank_info[rank] + prior);
+  double prior = rank_precision(h, h->scatter * h->scatter, RANK_DEVIATION);
+  return h->scatter / sqrt(h->joint.rank_info[rank] + prior);
 }

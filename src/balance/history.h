@@ -49,9 +49,10 @@ typedef struct kfi_history {
   kfi_law law, anchor;        /* what is believed; what it started from, and jumped with */
   double factor[KFI_CLASSES]; /* e^correction of the law, by slot */
   kfi_law error;              /* standard errors of the last refit: relative, or in tokens */
-  double noise;               /* relative scatter of one time */
-  double rank_tokens;         /* what a rank's step is worth in tokens, a running mean */
-  int64_t n_steps;            /* with times */
+  double noise;               /* relative error of one predicted time */
+  double scatter;     /* of a rank's times about their own middle: noise, were the law right */
+  double rank_tokens; /* what a rank's step is worth in tokens, a running mean */
+  int64_t n_steps;    /* with times */
   int64_t n_outliers;
   double *slow, *slow_anchor, *slow_start; /* (n_ranks) logarithms */
   kfi_joint joint;                         /* all rows, fading */

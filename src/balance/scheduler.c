@@ -176,6 +176,27 @@ void kf_scheduler_free(kf_scheduler *s) {
 
 /* ---------------------------------------------------------------------- learn */
 
+/*
+** The speeds to plan with. The planner knows of no overhead: it gives ranks work in proportion to
+** their speeds. Ranks are done together after T tokens' worth of time if rank r is given speed_r * T
+** less the overhead E, so E/T is taken off each speed; by their mean they stay what they were.
+** Without this a rank of half the speed is late by as much as the overhead.
+*/
+static void apply_speeds(kf_scheduler *s) {
+  const kfi_history *h = &s->history;
+  double mean = 0, share = 0;
+  for (int32_t r = 0; r < h->n_ranks; r++) {
+    double moved = h->slow[r] - h->slow_start[r];
+    s->speed[r] = kfi_exp(-h->slow_start[r] - kfi_trust(moved, kfi_history_rank_error(h, r)));
+    mean += s->speed[r] / h->n_ranks;
+  }
+  if (h->rank_tokens > 0) share = fmin(h->law.overhead_tokens / h->rank_tokens, 0.5);
+  for (int32_t r = 0; r < h->n_ranks; r++) {
+    double rest = (s->speed[r] - share * mean) / (1 - share);
+    s->speed[r] = fmin(fmax(fmax(rest, s->speed[r] / 4), 1e-6), 1e6);
+  }
+}
+
 void kfi_scheduler_apply(kf_scheduler *s) {
   const kfi_history *h = &s->history;
   s->corrected = false;
@@ -183,11 +204,7 @@ void kfi_scheduler_apply(kf_scheduler *s) {
   s->options.cost.linear_s = h->law.linear_s;
   s->options.cost.quadratic_s = h->law.quadratic_s;
   s->options.cost.constant_s = h->law.constant_tokens * h->law.linear_s;
-  for (int32_t r = 0; r < h->n_ranks; r++) {
-    double moved = h->slow[r] - h->slow_start[r];
-    s->speed[r] = kfi_exp(-h->slow_start[r] - kfi_trust(moved, kfi_history_rank_error(h, r)));
-    s->speed[r] = fmin(fmax(s->speed[r], 1e-6), 1e6);
-  }
+  apply_speeds(s);
   for (int32_t i = 0; i < h->n_slots; i++) {
     double trusted = kfi_trust(h->law.correction[i], h->error.correction[i]);
     s->correction[h->class_of[i]] = trusted != 0 ? kfi_exp(trusted) : 1;
