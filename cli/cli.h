@@ -65,6 +65,21 @@ int cli_read_file(const char *command, const char *option, const char *path, cha
 /* Close stdout and see that all of it was written: a full disk must not look like success. */
 int cli_close_stdout(const char *command);
 
+/* --------------------------------------------------------- environment.c: which rank */
+
+/* What torchrun, mpirun (Open MPI), mpiexec (MPICH, Intel) or srun says of this process. */
+typedef struct cli_ranks {
+  int32_t rank, n_ranks;
+  int32_t local_rank;   /* among those of this node; -1: not known */
+  const char *launcher; /* for messages; NULL: none, this is rank 0 of 1 */
+} cli_ranks;
+
+/* 0, or an exit code after saying which variable of the environment is wrong. */
+int cli_find_ranks(const char *command, cli_ranks *out);
+
+/* Is this process one of the ranks of an MPI launcher (not torchrun), whatever its variables say? */
+bool cli_mpi_rank(void);
+
 /* -------------------------------------------------------------- launch.c: the ranks */
 
 /* Is this process a rank that an MPI launcher (mpirun, mpiexec, srun) has started? */
@@ -90,11 +105,34 @@ typedef struct cli_view {
 
 void cli_view_plan(const kf_plan *plan, const cli_view *view);
 
+/* ------------------------------------------------- watch.c: the files of a config */
+
+/* steps_file, trace_file and metrics_file, on the one rank that writes them. */
+typedef struct cli_watch {
+  const char *command;
+  const kf_config *config; /* borrowed until close */
+  FILE *steps, *trace;
+} cli_watch;
+
+/* All return 0, or an exit code after saying which file failed and why. Files are begun anew; a
+** steps_file "-" is standard output. Close also after an open that failed, and where `complete` is
+** false the trace is left without its end. */
+int cli_watch_open(cli_watch *watch, const char *command, const kf_config *config, int32_t n_ranks);
+int cli_watch_step(cli_watch *watch, const kf_metrics *metrics);
+int cli_watch_close(cli_watch *watch, bool complete);
+
+/* The state_file: read where there is one; written. */
+int cli_restore_state(const char *command, const kf_config *config, kf_scheduler *scheduler);
+int cli_save_state(const char *command, const kf_config *config, const kf_scheduler *scheduler);
+
 /* ---------------------------------------------------------------- the commands */
 
 /* argv begins after the command's name and ends with NULL; all return an exit code. */
 int cli_plan(char **argv);
+int cli_fit(char **argv);
 int cli_bench(char **argv);
+int cli_config(char **argv);
+int cli_sim(char **argv);
 
 /* Wall time, for what the commands report. */
 double cli_now_us(void);

@@ -11,6 +11,9 @@ static const char help[] =
   "usage: knapformer COMMAND [OPTIONS]\n"
   "\n"
   "  plan    balance one step and show who computes what\n"
+  "  fit     turn measured times into the coefficients of a cost\n"
+  "  config  check a configuration, or print one to start from\n"
+  "  sim     watch the online scheduler learn, on a simulated clock\n"
   "  bench   measure the library on this machine\n"
   "\n"
   "  --help, --version   also after a command\n"
@@ -20,7 +23,11 @@ static const char help[] =
 static const struct {
   const char *name;
   int (*run)(char **argv);
-} commands[] = {{"plan", cli_plan}, {"bench", cli_bench}};
+} commands[] = {{"plan", cli_plan},
+                {"fit", cli_fit},
+                {"config", cli_config},
+                {"sim", cli_sim},
+                {"bench", cli_bench}};
 
 int main(int argc, char **argv) {
   setlocale(LC_CTYPE, ""); /* to know whether the terminal speaks UTF-8; numbers stay in C */
@@ -38,5 +45,6 @@ int main(int argc, char **argv) {
     printf("knapformer %s\n", kf_version());
     return cli_close_stdout(NULL);
   }
-  return cli_fail(EXIT_MISUSE, NULL, "unknown command \"%s\", expected plan or bench", argv[1]);
+  return cli_fail(EXIT_MISUSE, NULL,
+                  "unknown command \"%s\", expected plan, fit, config, sim or bench", argv[1]);
 }

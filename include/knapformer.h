@@ -630,16 +630,18 @@ KF_API kf_status kf_fit_parse(const char *name, const char *text, size_t n_bytes
 
 /*
 ** Fit at least 3 rows of at least 2 different lengths. Where not NULL, `slowness` (one more than
-** the largest rank) gets each rank's seconds over those of the median rank, and `outlier` (n_rows)
-** a 1 for each row that was left out. Deterministic.
+** the largest rank) gets each rank's seconds over those of the median rank (1 for a rank without
+** rows), and `outlier` (n_rows) a 1 for each row that was left out. Deterministic.
 */
 KF_API kf_status kf_fit_rows(const kf_fit_row *rows, int64_t n_rows, double *slowness,
                              uint8_t *outlier, kf_fit *out);
 
-/* How much dearer an attention FLOP of this model is: 6 d quadratic_s / linear_s. */
+/* How much dearer an attention FLOP of this model is: 6 d quadratic_s / linear_s. Infinite where
+** there is no linear term. */
 KF_API double kf_fit_gamma(const kf_fit *fit, const kf_model *model);
 
-/* Measured against predicted, both axes logarithmic, and the errors along the lengths, as SVG. */
+/* Measured against predicted, both axes logarithmic, and the errors along the lengths, as SVG; free()
+** it. Where ranks differ, divide seconds by the slowness first. `outlier` and `title` may be NULL. */
 KF_API kf_status kf_svg_fit(const kf_fit_row *rows, int64_t n_rows, const uint8_t *outlier,
                             const kf_fit *fit, const char *title, char **out);
 

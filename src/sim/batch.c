@@ -2,9 +2,9 @@
 /*
 ** A batch, and reading one from text.
 **
-** A batch is one block: the struct, then rank_off, then len.
+** A batch is one block: the struct and its arrays; profiles only where there are any.
 **
-**     | kf_batch | rank_off[n_ranks + 1] | len[n_seqs] |
+**     | kf_batch | rank_off[n_ranks + 1] | len[n_seqs] | profile[n_seqs] |
 **
 ** The text is walked twice: once to count lines and words, which gives the size of the
 ** block, once to read the numbers. Growing an array instead would read once but allocate
@@ -20,13 +20,15 @@
 #include "../balance/text.h"
 
 kf_status kfi_batch_alloc(int32_t n_ranks, int64_t n_seqs, kf_batch **out, int64_t **rank_off,
-                          int64_t **len) {
-  uint64_t n_bytes = sizeof(kf_batch) + 8 * ((uint64_t)n_ranks + 1) + 8 * (uint64_t)n_seqs;
+                          int64_t **len, kf_profile **profile) {
+  uint64_t seq_bytes = 8 + (profile ? sizeof **profile : 0);
+  uint64_t n_bytes = sizeof(kf_batch) + 8 * ((uint64_t)n_ranks + 1) + seq_bytes * (uint64_t)n_seqs;
   kf_batch *batch = n_bytes <= SIZE_MAX ? malloc((size_t)n_bytes) : NULL;
   if (!batch) return kfi_fail_memory((size_t)n_bytes, "a batch");
   *rank_off = (int64_t *)(batch + 1);
   *len = *rank_off + n_ranks + 1;
   *batch = (kf_batch){.n_ranks = n_ranks, .n_seqs = n_seqs, .rank_off = *rank_off, .len = *len};
+  if (profile) batch->profile = *profile = (kf_profile *)(*len + n_seqs);
   *out = batch;
   return KF_OK;
 }
@@ -87,7 +89,7 @@ kf_status kf_batch_parse(const char *name, const char *text, size_t n_bytes, kf_
 
   kf_batch *batch = NULL;
   int64_t *rank_off = NULL, *len = NULL, n_seqs = 0, n_tokens = 0;
-  kf_status status = kfi_batch_alloc((int32_t)n_lines, n_words, &batch, &rank_off, &len);
+  kf_status status = kfi_batch_alloc((int32_t)n_lines, n_words, &batch, &rank_off, &len, NULL);
   if (status != KF_OK) return status;
   const char *at = text;
   rank_off[0] = 0;

@@ -6,7 +6,8 @@
 ** A token covers 16x16 pixels of a latent frame. Frames of images and keyframes (s0) are
 ** latent frames; a video (s1) has int(frames / 3.4) of them. Each sample gets 0..392 text
 ** tokens that depend on seed, rank and sample only: no generator state runs through the
-** batch, so any rank can compute any other's lengths.
+** batch, so any rank can compute any other's lengths. What a code says of its samples is their
+** profile.
 */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -21,6 +22,7 @@ enum { PIXELS = 16, TEXT_CHOICES = 393 };
 typedef struct code {
   int64_t n_ranks, n_samples;
   int64_t visual; /* tokens of a sample without its text */
+  kf_profile profile;
 } code;
 
 static const struct {
@@ -73,6 +75,11 @@ static kf_status read_code(kfi_text *t, code *out) {
   out->visual = side * side * latent;                 /* at most 2^52 */
   if (out->visual > KF_MAX_LEN - TEXT_CHOICES)
     return kfi_text_bad(&start, "fewer than 2^32 tokens a sample");
+  out->profile = (kf_profile){.kind = frames == 1 ? KF_KIND_IMAGE
+                                      : video     ? KF_KIND_VIDEO
+                                                  : KF_KIND_KEYFRAMES,
+                              .resolution = (int32_t)pixels,
+                              .frames = (int32_t)frames};
   return KF_OK;
 }
 
@@ -148,13 +155,15 @@ static kf_status check_size(const kfi_text *t, const code *codes, int64_t n_code
   return KF_OK;
 }
 
-static void fill(walk w, int32_t n_ranks, uint64_t seed, int64_t *rank_off, int64_t *len) {
+static void fill(walk w, int32_t n_ranks, uint64_t seed, int64_t *rank_off, int64_t *len,
+                 kf_profile *profile) {
   int64_t n = 0;
   for (int32_t r = 0; r < n_ranks; r++) {
     const code *c = next_rank(&w);
     rank_off[r] = n;
     for (int64_t i = 0; i < c->n_samples; i++) {
       uint64_t state = seed << 40 ^ (uint64_t)r << 20 ^ (uint64_t)i;
+      profile[n] = c->profile;
       len[n++] = c->visual + (int64_t)(splitmix64(state) % TEXT_CHOICES);
     }
   }
@@ -176,15 +185,16 @@ kf_status kf_mix_create(const char *mix, int32_t n_ranks, uint64_t seed, kf_batc
 
   code *codes = NULL;
   int64_t n_codes = 0, n_seqs = 0, *rank_off = NULL, *len = NULL;
+  kf_profile *profile = NULL;
   kf_batch *batch = NULL;
   kf_status status = read_codes(&t, &codes, &n_codes);
   if (status != KF_OK) return status;
   if (n_ranks == 0)
     for (int64_t i = 0; i < n_codes; i++) n_ranks += (int32_t)codes[i].n_ranks;
   if ((status = check_size(&t, codes, n_codes, n_ranks, &n_seqs))) goto fail;
-  if ((status = kfi_batch_alloc(n_ranks, n_seqs, &batch, &rank_off, &len))) goto fail;
+  if ((status = kfi_batch_alloc(n_ranks, n_seqs, &batch, &rank_off, &len, &profile))) goto fail;
 
-  fill(walk_start(codes, n_codes), n_ranks, seed, rank_off, len);
+  fill(walk_start(codes, n_codes), n_ranks, seed, rank_off, len, profile);
   free(codes);
   *out = batch;
   return KF_OK;

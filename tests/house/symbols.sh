@@ -8,7 +8,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 nm -D --defined-only "$KF_BUILD/libknapformer.so" | awk '{print $3}' | sort >"$work/exported"
 gcc -E -P -I "$KF_SOURCE/include" "$KF_SOURCE/include/knapformer.h" |
-  grep -o '\bkf_[a-z0-9_]* *(' | tr -d ' (' | sort -u >"$work/declared"
+  sed 's/^typedef .*//' | grep -o '\bkf_[a-z0-9_]* *(' | tr -d ' (' | sort -u >"$work/declared"
 diff "$work/declared" "$work/exported" || { echo "< declared only, > exported only"; exit 1; }
 
 dynamic=$(readelf -d "$KF_BUILD/libknapformer.so")

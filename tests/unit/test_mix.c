@@ -88,6 +88,31 @@ static void test_cycle(void **state) {
   kf_batch_free(few);
 }
 
+/* One frame is an image, whatever s says; more are keyframes or a video. */
+static void test_profiles(void **state) {
+  (void)state;
+  static const kf_profile want[] = {{KF_KIND_IMAGE, 256, 1},     {KF_KIND_IMAGE, 256, 1},
+                                    {KF_KIND_KEYFRAMES, 512, 4}, {KF_KIND_VIDEO, 1024, 85},
+                                    {KF_KIND_IMAGE, 2880, 1},    {KF_KIND_IMAGE, 256, 1},
+                                    {KF_KIND_IMAGE, 256, 1}};
+  kf_batch *batch =
+    make("g1b2i256f1s0,g1b1i512f4s0,g1b1i1024f85s1,g1b1i2880f1s1", 5, 0); /* and the first again */
+  assert_int_equal(batch->n_seqs, 7);
+  for (int64_t i = 0; i < 7; i++) {
+    assert_int_equal(batch->profile[i].kind, want[i].kind);
+    assert_int_equal(batch->profile[i].resolution, want[i].resolution);
+    assert_int_equal(batch->profile[i].frames, want[i].frames);
+  }
+  kf_batch_free(batch);
+  batch = make("g2b0i16f1s0", 0, 0);
+  assert_int_equal(batch->n_seqs, 0);
+  assert_non_null(batch->profile);
+  kf_batch_free(batch);
+  batch = make("g1b1i1048576f1s1", 0, 0); /* the most pixels: no latent frame, so it fits */
+  assert_int_equal(batch->profile[0].resolution, 1 << 20);
+  kf_batch_free(batch);
+}
+
 static void test_empty_ranks(void **state) {
   (void)state;
   kf_batch *batch = make("g2b0i16f1s0,g1b1i16f1s0", 0, 0);
@@ -155,9 +180,10 @@ static void test_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_named), cmocka_unit_test(test_lengths),
-    cmocka_unit_test(test_cycle), cmocka_unit_test(test_empty_ranks),
-    cmocka_unit_test(test_bad),   cmocka_unit_test(test_memory),
+    cmocka_unit_test(test_named),       cmocka_unit_test(test_lengths),
+    cmocka_unit_test(test_cycle),       cmocka_unit_test(test_profiles),
+    cmocka_unit_test(test_empty_ranks), cmocka_unit_test(test_bad),
+    cmocka_unit_test(test_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+** The files that a configuration asks for, kept while steps go by.
+**
+**     steps_file     a JSON line a step, written through at once: tail -f follows it
+**     trace_file     a Chrome trace, likewise
+**     metrics_file   the last step, replaced whole at every step
+**     state_file     read at the start where there is one, replaced at the end
+**
+** All are written by one rank. A full disk is said at the step where it happens.
+*/
+#include "cli.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool is_standard(const char *path) { return strcmp(path, "-") == 0; }
+
+static int fail(const cli_watch *w, const char *key, const char *path) {
+  return cli_fail(EXIT_FAILED, w->command, "%s: cannot write \"%s\": %s", key, path,
+                  strerror(errno));
+}
+
+/* Append a text of the library's, and free it. */
+static int append(const cli_watch *w, kf_status status, char *text, FILE *file, const char *key,
+                  const char *path) {
+  if (status) return cli_fail_status(status, w->command, key);
+  bool good = fputs(text, file) >= 0 && fflush(file) == 0;
+  int error = errno;
+  free(text);
+  errno = error;
+  return good ? 0 : fail(w, key, path);
+}
+
+static int replace(const cli_watch *w, const char *key, const char *path, const void *data,
+                   size_t n_bytes) {
+  kf_status status = kf_file_replace(path, data, n_bytes);
+  return status ? cli_fail_status(status, w->command, key) : 0;
+}
+
+int cli_watch_open(cli_watch *w, const char *command, const kf_config *config, int32_t n_ranks) {
+  char *text = NULL;
+  *w = (cli_watch){.command = command, .config = config};
+  if (*config->steps_file) {
+    w->steps = is_standard(config->steps_file) ? stdout : fopen(config->steps_file, "wb");
+    if (!w->steps) return fail(w, "steps_file", config->steps_file);
+  }
+  if (*config->trace_file) {
+    w->trace = fopen(config->trace_file, "wb");
+    if (!w->trace) return fail(w, "trace_file", config->trace_file);
+    kf_status status = kf_trace_begin(n_ranks, &text);
+    return append(w, status, text, w->trace, "trace_file", config->trace_file);
+  }
+  return 0;
+}
+
+int cli_watch_step(cli_watch *w, const kf_metrics *metrics) {
+  const kf_config *c = w->config;
+  char *text = NULL;
+  int code = 0;
+  if (metrics->step < 0) return 0;
+  if (w->steps) {
+    kf_status status = kf_metrics_json(metrics, &text);
+    code = append(w, status, text, w->steps, "steps_file", c->steps_file);
+  }
+  if (!code && w->trace) {
+    kf_status status = kf_trace_step(metrics, &text);
+    code = append(w, status, text, w->trace, "trace_file", c->trace_file);
+  }
+  if (!code && *c->metrics_file) {
+    kf_status status = kf_metrics_prometheus(metrics, &text);
+    if (status) return cli_fail_status(status, w->command, "metrics_file");
+    code = replace(w, "metrics_file", c->metrics_file, text, strlen(text));
+    free(text);
+  }
+  return code;
+}
+
+int cli_watch_close(cli_watch *w, bool complete) {
+  char *text = NULL;
+  int code = 0;
+  if (w->trace && complete) {
+    kf_status status = kf_trace_end(&text);
+    code = append(w, status, text, w->trace, "trace_file", w->config->trace_file);
+  }
+  if (w->trace && fclose(w->trace) != 0 && !code)
+    code = fail(w, "trace_file", w->config->trace_file);
+  if (w->steps && w->steps != stdout && fclose(w->steps) != 0 && !code)
+    code = fail(w, "steps_file", w->config->steps_file);
+  w->steps = w->trace = NULL;
+  return code;
+}
+
+/* ------------------------------------------------------------------------- state */
+
+int cli_restore_state(const char *command, const kf_config *config, kf_scheduler *scheduler) {
+  const char *path = config->state_file;
+  char *data = NULL;
+  size_t n_bytes = 0;
+  if (!*path || (access(path, F_OK) != 0 && errno == ENOENT)) return 0;
+  int code = cli_read_file(command, "state_file", path, &data, &n_bytes);
+  if (code) return code;
+  kf_status status = kf_scheduler_restore(scheduler, path, data, n_bytes);
+  free(data);
+  return status ? cli_fail_status(status, command, "state_file") : 0;
+}
+
+int cli_save_state(const char *command, const kf_config *config, const kf_scheduler *scheduler) {
+  void *data = NULL;
+  size_t n_bytes = 0;
+  if (!*config->state_file) return 0;
+  kf_status status = kf_scheduler_save(scheduler, &data, &n_bytes);
+  if (!status) status = kf_file_replace(config->state_file, data, n_bytes);
+  free(data);
+  return status ? cli_fail_status(status, command, "state_file") : 0;
+}
