@@ -153,6 +153,7 @@ static void walk_watch(archive *a, kf_scheduler *s) {
   walk_figures(a, &s->planned);
   words(a, &s->planned_hash, 1);
   reals(a, s->drift_law, KFI_LAW_DRIFTS);
+  reals(a, s->drift_error, KFI_LAW_DRIFTS);
   reals(a, s->drift_class, KFI_CLASSES);
   reals(a, s->drift_speed, n);
   reals(a, &m->mape, 1);
@@ -316,6 +317,7 @@ kf_status kf_scheduler_restore(kf_scheduler *s, const char *name, const void *da
   twin.options.speed = twin.speed;
   twin.options.mem_tokens = twin.options.mem_tokens ? twin.cap : NULL;
   if ((status = kf_planner_create(&twin.options, &twin.planner))) goto fail;
+  kfi_watch_learned(&twin);
   kfi_watch_cost(&twin);
   kf_planner_free(s->planner);
   kfi_buffer_free(&s->memory);

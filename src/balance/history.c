@@ -32,6 +32,8 @@
 enum { P = KFI_PARAMS };
 
 #define MEMORY_STEPS 64     /* a row counts 1/e after so many */
+#define WARM_STEPS 16       /* the law follows every one of the first */
+#define FAR 0.1             /* a move, after which rows of before are of little use */
 #define FIRST_NOISE 0.25    /* before anything is known of it */
 #define FIRST_SCATTER 0.1   /* the same */
 #define LEAST_NOISE 0.003   /* clocks are not better */
@@ -297,9 +299,13 @@ static kfi_belief belief(kfi_history *h, double row) {
     b.low[i] = fmin(of[i].low, 0);
     b.high[i] = fmax(of[i].high, 0);
   }
+  /* Corrections are against one class, whose cost is A, B and C: against sequences of which nothing
+  ** is known, or, where there are none, the class seen first. All free, their level would be nobody's
+  ** and so uncertain that none were ever trusted. */
+  const double *unknown = &h->joint.info[KFI_FIRST_CLASS * P + KFI_FIRST_CLASS];
   for (int32_t s = 0; s < h->n_slots; s++) {
     int i = KFI_FIRST_CLASS + s;
-    bool known = h->class_of[s] != 0;
+    bool known = s != (*unknown > 0 ? 0 : 1) && h->class_of[s] != 0;
     b.mean[i] = -law->correction[s];
     b.precision[i] = row / (0.1 * 0.1);
     b.low[i] = known ? -LOG_4 - law->correction[s] : 0;
@@ -448,7 +454,7 @@ static void learn_scatter(kfi_history *h) {
     n++;
   }
   if (n == 0) return;
-  double gain = fmax(1.0 / 16, 1.0 / (double)(age + 2));
+  double gain = age > 0 ? fmax(1.0 / 16, 1.0 / (double)(age + 2)) : 0.5;
   h->scatter = sqrt(h->scatter * h->scatter * (1 - gain) + gain * sum / (double)n);
   h->scatter = fmax(h->scatter, LEAST_NOISE);
 }
@@ -504,6 +510,8 @@ void kfi_history_refit(kfi_history *h) {
   kfi_joint_solve(&h->joint, &b, delta, variance, h->u);
   move(h, delta, h->u);
   kfi_joint_shift(&h->joint, delta, h->u);
+  if (fabs(delta[KFI_LINEAR]) > FAR || fabs(delta[KFI_QUADRATIC]) > FAR)
+    kfi_joint_forget(&h->joint, 0.5);
   normalise(h);
   for (int i = 0; i < h->joint.n; i++) error[i] = h->scatter * sqrt(fmax(variance[i], 0));
   h->error = (kfi_law){error[KFI_LINEAR],   error[KFI_QUADRATIC], error[KFI_CONSTANT],

@@ -128,7 +128,7 @@ void kfi_joint_solve(const kfi_joint *j, const kfi_belief *b, double *delta, dou
     delta[i] = b->low[i];
     fixed[i] = b->low[i] == b->high[i];
   }
-  solve_within(n, m, g, b, fixed, l, delta);
+  factor(n, m, fixed, l); /* whoever will be held at a limit is as uncertain as if it were not */
   for (int i = 0; i < n; i++) {
     double unit[P] = {0}, x[P];
     variance[i] = 0;
@@ -137,6 +137,7 @@ void kfi_joint_solve(const kfi_joint *j, const kfi_belief *b, double *delta, dou
     substitute(n, l, fixed, unit, x);
     variance[i] = x[i];
   }
+  solve_within(n, m, g, b, fixed, l, delta);
   for (int32_t r = 0; r < j->n_ranks; r++) {
     const double *cross = j->cross + (int64_t)r * P;
     double t = j->rank_target[r] + b->rank_precision[r] * b->rank_mean[r];

@@ -275,6 +275,7 @@ kf_status kf_scheduler_settle(kf_scheduler *s) {
   if (kfi_history_observe(h))
     kfi_note(s, KF_LOG_DEBUG, "step %lld: the last %d steps agree on a jump",
              (long long)(s->step - 1), KFI_RECENT);
+  kfi_watch_learned(s);
   s->refit_due = true;
   return KF_OK;
 }

@@ -51,9 +51,10 @@ struct kf_scheduler {
   uint64_t planned_hash;
   kf_correction correction_list[KFI_CLASSES];
   kf_drift drift[KFI_MAX_DRIFTS];
-  double drift_law[KFI_LAW_DRIFTS]; /* A, B, C that drift is counted from; 0: not calibrated */
-  double drift_class[KFI_CLASSES];  /* corrections, by class */
-  double *drift_speed;              /* (n_ranks) */
+  double drift_law[KFI_LAW_DRIFTS];   /* A, B, C that drift is counted from; 0: not calibrated */
+  double drift_error[KFI_LAW_DRIFTS]; /* of these, relative */
+  double drift_class[KFI_CLASSES];    /* corrections, by class */
+  double *drift_speed;                /* (n_ranks) */
   int64_t epoch, planned_epoch, next_epoch; /* of the metrics, the last plan, the next plan */
   double epoch_s, last_epoch_s, total_s;
 };
@@ -69,8 +70,11 @@ void kfi_watch_start(kf_scheduler *s);
 /* The cost that is planned with, in the metrics. */
 void kfi_watch_cost(kf_scheduler *s);
 
-/* The figures of the step whose reports are in. */
+/* The figures of the step whose reports are in, before they are learned from. */
 void kfi_watch_step(kf_scheduler *s);
+
+/* What was learned by the step's times alone. */
+void kfi_watch_learned(kf_scheduler *s);
 
 /* After a refit: what has moved, into metrics and log. */
 void kfi_watch_refit(kf_scheduler *s);

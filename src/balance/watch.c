@@ -47,6 +47,11 @@ void kfi_watch_cost(kf_scheduler *s) {
   }
 }
 
+void kfi_watch_learned(kf_scheduler *s) {
+  s->metrics.noise = s->history.noise;
+  s->metrics.outliers = s->history.n_outliers;
+}
+
 void kfi_watch_start(kf_scheduler *s) {
   s->metrics = (kf_metrics){
     .version = KF_METRICS_VERSION,
@@ -54,7 +59,6 @@ void kfi_watch_start(kf_scheduler *s) {
     .n_bags = s->metrics.n_bags,
     .step = -1,
     .max_over_mean = 1,
-    .noise = s->history.noise,
     .busy_s = s->busy_s,
     .predicted_s = s->predicted_s,
     .busy_share = s->busy_share,
@@ -68,13 +72,14 @@ void kfi_watch_start(kf_scheduler *s) {
     .correction = s->correction_list,
     .drift = s->drift,
   };
+  kfi_watch_learned(s);
   kfi_watch_cost(s);
 }
 
 /* Of each rank: what it reported, how it compares. */
 static void rank_figures(kf_scheduler *s) {
   kf_metrics *m = &s->metrics;
-  double sum = 0, most = 0, error = 0;
+  double sum = 0, most = 0, error = 0, n_predicted = 0;
   m->step_s = m->predicted_step_s = 0;
   m->n_measured = 0;
   for (int32_t r = 0; r < m->n_ranks; r++) {
@@ -92,13 +97,14 @@ static void rank_figures(kf_scheduler *s) {
     sum += report->seconds;
     most = fmax(most, report->seconds);
     m->step_s = fmax(m->step_s, report->seconds + c->wait_s);
-    if (report->seconds > 0) error += fabs(s->predicted_s[r] / report->seconds - 1);
+    if (!(report->seconds > 0 && s->predicted_s[r] > 0)) continue;
+    error += fmin(fabs(s->predicted_s[r] / report->seconds - 1), 10); /* one time is not all */
+    n_predicted++;
   }
-  double n = (double)m->n_measured;
-  m->max_over_mean = sum > 0 ? most * n / sum : 1;
-  if (s->history.n_steps > 0) { /* before, nothing was predicted from times */
+  m->max_over_mean = sum > 0 ? most * (double)m->n_measured / sum : 1;
+  if (s->history.n_steps > 0 && n_predicted > 0) { /* before, nothing was predicted from times */
     double gain = fmax(1.0 / 32, 1.0 / (double)s->history.n_steps);
-    m->mape += gain * (error / n - m->mape);
+    m->mape += gain * (error / n_predicted - m->mape);
   }
 }
 
@@ -164,8 +170,6 @@ void kfi_watch_step(kf_scheduler *s) {
   m->last_epoch_s = s->last_epoch_s;
   m->plan_hash = s->planned_hash;
   m->figures = s->planned;
-  m->noise = s->history.noise;
-  m->outliers = s->history.n_outliers;
   kfi_note(
     s, KF_LOG_DEBUG,
     "step %lld: took %.4g s, predicted %.4g s; max/mean %.3f, idle variance %.1f%%, %.4g tokens/s",
@@ -224,19 +228,22 @@ static void class_drift(kf_scheduler *s, bool calibrated) {
   }
 }
 
-/* C may begin at 0: below 100 tokens' worth it counts as that. */
-static void law_drift(kf_scheduler *s, const double law[KFI_LAW_DRIFTS]) {
+/* Count from the law as it is now, or, where it is counted from already, tell what has moved. C may
+** begin at 0: below 100 tokens' worth it counts as that. */
+static void law_drift(kf_scheduler *s, const double law[KFI_LAW_DRIFTS], bool calibrated) {
   static const char *const name[] = {"linear_s", "quadratic_s", "constant_s"};
   const kfi_law *error = &s->history.error;
   double least = 100 * law[0];
   const double errors[] = {error->linear_s, error->quadratic_s,
                            error->constant_tokens * law[0] / fmax(law[2], least)};
   for (int i = 0; i < KFI_LAW_DRIFTS; i++) {
-    double before = s->drift_law[i], now = law[i];
+    double before = s->drift_law[i], now = law[i], then = s->drift_error[i];
     if (i == 2) before = fmax(before, least), now = fmax(now, least);
-    if (!has_moved(before, now, errors[i])) continue;
-    tell(s, &before, now, "%s", name[i]);
+    bool moved = calibrated && has_moved(before, now, sqrt(errors[i] * errors[i] + then * then));
+    if (moved) tell(s, &before, now, "%s", name[i]);
+    if (calibrated && !moved && errors[i] > then / 2) continue; /* else it is known better now */
     s->drift_law[i] = law[i];
+    s->drift_error[i] = errors[i];
   }
 }
 
@@ -253,11 +260,7 @@ void kfi_watch_refit(kf_scheduler *s) {
                                 h->law.constant_tokens * h->law.linear_s};
   m->refits++;
   m->n_drifts = 0;
-  if (calibrated) {
-    law_drift(s, law);
-  } else if (calibrates) {
-    memcpy(s->drift_law, law, sizeof law);
-  }
+  if (calibrated || calibrates) law_drift(s, law, calibrated);
   class_drift(s, calibrated);
   for (int32_t r = 0; r < h->n_ranks; r++) {
     double moved = h->slow[r] - h->slow_start[r], error = kfi_history_rank_error(h, r);
