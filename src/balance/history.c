@@ -139,8 +139,7 @@ static double work(const kfi_history *h, int32_t rank, double *part) {
 
 static double predict(const kfi_history *h, int32_t rank) {
   double w = work(h, rank, NULL);
-  if (!(w > 0)) return 0;
-  w += h->law.overhead_tokens * h->law.linear_s;
+  if (w > 0) w += h->law.overhead_tokens * h->law.linear_s;
   return kfi_exp(h->slow[rank]) * w + h->law.comm_scale * h->comm_s[rank];
 }
 
@@ -489,7 +488,9 @@ bool kfi_history_observe(kfi_history *h) {
 
   double noise = fmax(h->scatter, JUMP_LEAST);
   for (int32_t r = 0; r < h->n_ranks && !jumped; r++) jumped = has_jumped(h, r, noise);
-  return jumped && jump(h, noise);
+  jumped = jumped && jump(h, noise);
+  if (h->n_steps <= WARM_STEPS) kfi_history_refit(h); /* rows of a law that is far off mislead */
+  return jumped;
 }
 
 /* ----------------------------------------------------------------------- refit */
@@ -508,12 +509,19 @@ void kfi_history_refit(kfi_history *h) {
   if (h->n_steps == 0) return;
   kfi_belief b = belief(h, h->scatter * h->scatter);
   kfi_joint_solve(&h->joint, &b, delta, variance, h->u);
+  for (int i = 0; i < h->joint.n; i++) error[i] = h->scatter * sqrt(fmax(variance[i], 0));
+  /* A correction that may be noise is not planned with: then the others must do without it. */
+  for (int32_t s = 0; s < h->n_slots; s++) {
+    int i = KFI_FIRST_CLASS + s;
+    double now = h->law.correction[s];
+    b.low[i] = b.high[i] = kfi_trust(now + delta[i], error[i]) - now;
+  }
+  kfi_joint_solve(&h->joint, &b, delta, variance, h->u);
   move(h, delta, h->u);
   kfi_joint_shift(&h->joint, delta, h->u);
   if (fabs(delta[KFI_LINEAR]) > FAR || fabs(delta[KFI_QUADRATIC]) > FAR)
     kfi_joint_forget(&h->joint, 0.5);
   normalise(h);
-  for (int i = 0; i < h->joint.n; i++) error[i] = h->scatter * sqrt(fmax(variance[i], 0));
   h->error = (kfi_law){error[KFI_LINEAR],   error[KFI_QUADRATIC], error[KFI_CONSTANT],
                        error[KFI_OVERHEAD], error[KFI_COMM],      {0}};
   memcpy(h->error.correction, error + KFI_FIRST_CLASS, (size_t)h->n_slots * sizeof *error);

@@ -206,9 +206,8 @@ void kfi_scheduler_apply(kf_scheduler *s) {
   s->options.cost.constant_s = h->law.constant_tokens * h->law.linear_s;
   apply_speeds(s);
   for (int32_t i = 0; i < h->n_slots; i++) {
-    double trusted = kfi_trust(h->law.correction[i], h->error.correction[i]);
-    s->correction[h->class_of[i]] = trusted != 0 ? kfi_exp(trusted) : 1;
-    s->corrected |= trusted != 0;
+    s->correction[h->class_of[i]] = h->factor[i];
+    s->corrected |= h->factor[i] != 1;
   }
   /* Cannot fail: the law is finite and above 0, and as many ranks take no more memory. */
   kf_status status = kfi_planner_reset(s->planner, &s->options);
@@ -226,7 +225,7 @@ kf_status kf_scheduler_update_stats(kf_scheduler *s, int32_t rank, double second
                     rank, seconds);
   if (!(seconds >= 0) || seconds > MOST_SECONDS)
     return kfi_fail(KF_EINVAL, "rank %d took %g s, expected 0 to %d", rank, seconds, MOST_SECONDS);
-  if (seconds == 0 && s->history.predicted_s[rank] > 0)
+  if (seconds == 0 && s->planned_tokens[rank] > 0)
     return kfi_fail(KF_EINVAL, "rank %d took 0 s for %.0f tokens, expected more", rank,
                     s->planned_tokens[rank]);
   if (counters) {

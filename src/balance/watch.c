@@ -9,7 +9,7 @@
 #include "scheduler.h"
 
 #define DRIFT 0.0953101798043249 /* log 1.1: what is called a move */
-#define DRIFT_ERRORS 5           /* and more standard errors than these */
+#define DRIFT_ERRORS 4           /* and more standard errors than these */
 
 void kfi_note(const kf_scheduler *s, kf_log_level level, const char *format, ...) {
   char line[400];
@@ -219,7 +219,7 @@ static void class_drift(kf_scheduler *s, bool calibrated) {
   const kfi_history *h = &s->history;
   for (int32_t i = 0; i < h->n_slots; i++) {
     int32_t c = h->class_of[i], kind, resolution;
-    double error = h->error.correction[i], now = kfi_exp(kfi_trust(h->law.correction[i], error));
+    double error = h->error.correction[i], now = h->factor[i];
     kfi_class_name(c, &kind, &resolution);
     if (!calibrated)
       s->drift_class[c] = now;
