@@ -360,7 +360,7 @@ static bool is_settled(const kfi_history *h) {
 ** Returns its misfit, with a price for every number that was free. */
 static double explain(kfi_history *h, bool by_law, double noise, double *delta, double *u) {
   static const double deviation[KFI_FIRST_CLASS] = {1, 0.5, 30, 100, 0.1};
-  double row = noise * noise, variance[P];
+  double row = noise * noise;
   bool settled = is_settled(h); /* before, it is the law that is hardly known */
   double price = by_law && settled ? 8 : 0;
   kfi_belief b = belief(h, row);
@@ -375,7 +375,7 @@ static double explain(kfi_history *h, bool by_law, double noise, double *delta, 
     h->rank_precision[r] = free ? rank_precision(h, row, 1) : 1e12;
     if (free) price += settled ? 4 : 12;
   }
-  kfi_joint_solve(&h->recent, &b, delta, variance, u);
+  kfi_joint_solve(&h->recent, &b, delta, NULL, u);
   return misfit(h, delta, u, noise) + price;
 }
 
@@ -516,7 +516,7 @@ void kfi_history_refit(kfi_history *h) {
     double now = h->law.correction[s];
     b.low[i] = b.high[i] = kfi_trust(now + delta[i], error[i]) - now;
   }
-  kfi_joint_solve(&h->joint, &b, delta, variance, h->u);
+  kfi_joint_solve(&h->joint, &b, delta, NULL, h->u);
   move(h, delta, h->u);
   kfi_joint_shift(&h->joint, delta, h->u);
   if (fabs(delta[KFI_LINEAR]) > FAR || fabs(delta[KFI_QUADRATIC]) > FAR)

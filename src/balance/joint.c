@@ -118,6 +118,24 @@ static void solve_within(int n, double m[P][P], const double *g, const kfi_belie
   }
 }
 
+/* The diagonal of the inverse: for each column of it, the part of the triangle below is needed. */
+static void find_variance(int n, double m[P][P], const bool *fixed, double l[P][P],
+                          double *variance) {
+  factor(n, m, fixed, l); /* whoever will be held at a limit is as uncertain as if it were not */
+  for (int k = 0; k < n; k++) {
+    double x[P];
+    variance[k] = 0;
+    for (int i = k; i < n && !fixed[k]; i++) { /* column k of the inverse of l */
+      if (fixed[i]) continue;
+      double sum = i == k;
+      for (int t = k; t < i; t++)
+        if (!fixed[t]) sum -= l[i][t] * x[t];
+      x[i] = sum / l[i][i];
+      variance[k] += x[i] * x[i];
+    }
+  }
+}
+
 void kfi_joint_solve(const kfi_joint *j, const kfi_belief *b, double *delta, double *variance,
                      double *u) {
   double m[P][P], l[P][P], g[P];
@@ -128,15 +146,7 @@ void kfi_joint_solve(const kfi_joint *j, const kfi_belief *b, double *delta, dou
     delta[i] = b->low[i];
     fixed[i] = b->low[i] == b->high[i];
   }
-  factor(n, m, fixed, l); /* whoever will be held at a limit is as uncertain as if it were not */
-  for (int i = 0; i < n; i++) {
-    double unit[P] = {0}, x[P];
-    variance[i] = 0;
-    if (fixed[i]) continue;
-    unit[i] = 1;
-    substitute(n, l, fixed, unit, x);
-    variance[i] = x[i];
-  }
+  if (variance) find_variance(n, m, fixed, l, variance);
   solve_within(n, m, g, b, fixed, l, delta);
   for (int32_t r = 0; r < j->n_ranks; r++) {
     const double *cross = j->cross + (int64_t)r * P;

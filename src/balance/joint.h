@@ -44,8 +44,8 @@ void kfi_joint_add(kfi_joint *j, int32_t rank, double weight, const double *x, d
 void kfi_joint_forget(kfi_joint *j, double keep);
 void kfi_joint_forget_rank(kfi_joint *j, int32_t rank, double keep);
 
-/* delta (n), its variance (n) in units of a row's variance, as if there were no limits, and u
-** (n_ranks). */
+/* delta (n), its variance (n) in units of a row's variance, as if there were no limits (NULL: not
+** wanted), and u (n_ranks). */
 void kfi_joint_solve(const kfi_joint *j, const kfi_belief *belief, double *delta, double *variance,
                      double *u);
 

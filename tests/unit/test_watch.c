@@ -167,7 +167,7 @@ static void test_mape(void **state) {
   kf_scheduler *s;
   const kf_plan *plan;
   OK(kf_scheduler_create(&(kf_scheduler_options){.n_ranks = 2, .config = &config}, &s));
-  for (int i = 0; i < 3; i++) {
+  for (int i = 0; i < 2; i++) {
     OK(kf_scheduler_plan(s, &small, &plan));
     assert_true(plan->hold_rows[0] == 16 && plan->hold_rows[1] == 0);
     OK(kf_scheduler_update_stats(s, 0, i ? 2 : 1, NULL));
@@ -210,12 +210,17 @@ static void take_line(void *user, kf_log_level level, const char *line) {
   t->n_lines[level]++;
 }
 
-static training start(kf_config *config, uint64_t seed, story *t) {
+static training start_of(int32_t n_ranks, kf_config *config, uint64_t seed, story *t) {
   kf_scheduler *s;
   *t = (story){0};
   OK(kf_scheduler_create(
-    &(kf_scheduler_options){.n_ranks = 4, .config = config, .log = take_line, .log_user = t}, &s));
+    &(kf_scheduler_options){.n_ranks = n_ranks, .config = config, .log = take_line, .log_user = t},
+    &s));
   return training_of(s, mix, seed);
+}
+
+static training start(kf_config *config, uint64_t seed, story *t) {
+  return start_of(4, config, seed, t);
 }
 
 static void run(training *t, story *told, int n) {
@@ -265,30 +270,29 @@ static void test_no_drift(void **state) {
   }
 }
 
-/* Attention becomes half as dear again; then a rank becomes half as fast. Each is told as what it is. */
+/* Attention becomes half as dear again; then a rank becomes half as fast. Each is told as what it is.
+** Sequences have no profiles: here each class has one length, and could be what has become dear. */
 static void test_drift(void **state) {
   (void)state;
+  static const kf_profile unknown[64];
   for (uint64_t seed = 1; seed <= 3; seed++) {
     static story told;
     kf_config config = {.rebalance_interval = 5};
-    training t = start(&config, seed, &told);
+    training t = start_of(8, &config, seed, &told);
+    t.profile = unknown;
     run(&t, &told, 200);
-    told.n_drifts = 0;
-    double b = t.truth.quadratic_s;
+    assert_int_equal(told.n_drifts, 0);
     t.truth.quadratic_s *= 1.5;
-    int64_t before = kf_scheduler_metrics(t.scheduler)->drifts;
-    assert_int_equal(before, 0);
     run(&t, &told, 100);
     print_story(&told);
     double moved = told_of(&told, "quadratic_s");
     if (!(moved > 1.35 && moved < 1.65)) fail_msg("quadratic_s is told to move by %g", moved);
-    for (int r = 0; r < 4; r++) {
+    for (int r = 0; r < 8; r++) {
       char what[48];
       snprintf(what, sizeof what, "speed of rank %d", r);
       if (told_of(&told, what) != 1) fail_msg("%s is told to have moved", what);
     }
     assert_true(told.drift[0].step >= 200 && told.drift[0].step <= 220);
-    t.truth.quadratic_s = b;
     kf_scheduler_free(t.scheduler);
   }
   for (uint64_t seed = 1; seed <= 3; seed++) {
