@@ -761,8 +761,8 @@ typedef struct kf_counters {
 ** `rank` was busy for `seconds` in the step that was planned last: computing and moving data,
 ** without waiting for others. Over a comm, report your own rank; in one process, all. A second
 ** report replaces the first, a rank that reports nothing is not learned from. Not a number,
-** negative, 0 for a rank that had work, above a day, an unknown rank, counters below 0: KF_EINVAL,
-** and nothing changes. `counters` may be NULL.
+** negative, less than a nanosecond for a rank that had tokens, above a day, an unknown rank, counters
+** below 0: KF_EINVAL, and nothing changes. `counters` may be NULL.
 */
 KF_API kf_status kf_scheduler_update_stats(kf_scheduler *scheduler, int32_t rank, double seconds,
                                            const kf_counters *counters);

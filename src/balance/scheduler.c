@@ -17,7 +17,8 @@
 #include "internal.h"
 #include "real.h"
 
-#define MOST_SECONDS 86400 /* a step that takes a day is a unit mistaken */
+#define MOST_SECONDS 86400 /* a step that takes a day is a unit mistaken, */
+#define LEAST_SECONDS 1e-9 /* as is work of less than a nanosecond */
 
 /* --------------------------------------------------------------------- create */
 
@@ -225,9 +226,9 @@ kf_status kf_scheduler_update_stats(kf_scheduler *s, int32_t rank, double second
                     rank, seconds);
   if (!(seconds >= 0) || seconds > MOST_SECONDS)
     return kfi_fail(KF_EINVAL, "rank %d took %g s, expected 0 to %d", rank, seconds, MOST_SECONDS);
-  if (seconds == 0 && s->planned_tokens[rank] > 0)
-    return kfi_fail(KF_EINVAL, "rank %d took 0 s for %.0f tokens, expected more", rank,
-                    s->planned_tokens[rank]);
+  if (seconds < LEAST_SECONDS && (seconds > 0 || s->planned_tokens[rank] > 0))
+    return kfi_fail(KF_EINVAL, "rank %d took %g s for %.0f tokens, expected %g or more", rank,
+                    seconds, s->planned_tokens[rank], LEAST_SECONDS);
   if (counters) {
     const int64_t whole[] = {counters->memory_bytes, counters->memory_limit_bytes, counters->tokens,
                              counters->samples};
