@@ -244,11 +244,41 @@ static kf_status check_file(kf_scheduler *s, const char *name, const unsigned ch
   return KF_OK;
 }
 
+/*
+** Limits far beyond what a run comes to, and such that arithmetic within them stays finite: they hold
+** for whatever follows from a state that keeps them, so that its own states can be restored too.
+*/
+static bool within(const double *value, int64_t n, double low, double high) {
+  bool all = true;
+  for (int64_t i = 0; i < n; i++) all &= value[i] >= low && value[i] <= high;
+  return all;
+}
+
+static bool counts(const int64_t *value, int64_t n) {
+  bool all = true;
+  for (int64_t i = 0; i < n; i++) all &= value[i] >= 0 && value[i] <= (int64_t)1 << 60;
+  return all;
+}
+
 static bool law_is_possible(const kfi_law *law) {
-  bool possible = law->linear_s > 0 && law->quadratic_s > 0 && law->linear_s < 1e100 &&
-                  law->quadratic_s < 1e100 && law->constant_tokens >= 0 &&
-                  law->constant_tokens <= 1e6 && law->overhead_tokens >= 0 && law->comm_scale >= 0;
-  for (int c = 0; c < KFI_CLASSES; c++) possible &= fabs(law->correction[c]) < 2;
+  double ratio = law->quadratic_s / law->linear_s;
+  return within(&law->linear_s, 1, 1e-60, 1e60) && within(&law->quadratic_s, 1, 1e-60, 1e60) &&
+         within(&ratio, 1, 1e-20, 1e20) && within(&law->constant_tokens, 1, 0, 1e6) &&
+         within(&law->overhead_tokens, 1, 0, 1e85) && within(&law->comm_scale, 1, 0, 1e3) &&
+         within(law->correction, KFI_CLASSES, -2, 2);
+}
+
+static bool rows_are_possible(const kfi_history *h) {
+  const kfi_joint *j = &h->joint;
+  int64_t n = h->n_ranks, n_rows = n * KFI_RECENT;
+  bool possible = within(h->row_x, n_rows * KFI_PARAMS, -1e30, 1e30) &&
+                  within(h->row_a, n_rows, -1e30, 1e30) && within(h->row_z, n_rows, -1e3, 1e3) &&
+                  within(j->info, KFI_PARAMS * KFI_PARAMS, -1e65, 1e65) &&
+                  within(j->cross, n * KFI_PARAMS, -1e65, 1e65) &&
+                  within(j->rank_info, n, 0, 1e65) && within(j->rank_target, n, -1e200, 1e200) &&
+                  within(j->target, KFI_PARAMS, -1e200, 1e200) && counts(h->n_rows, n);
+  for (int i = 0; i < KFI_PARAMS; i++) possible &= j->info[i * KFI_PARAMS + i] >= 0;
+  for (int64_t r = 0; r < n; r++) possible &= h->n_rows[r] <= h->n_steps;
   return possible;
 }
 
@@ -264,33 +294,49 @@ static bool slots_are_possible(const kfi_history *h) {
   return n == h->n_slots;
 }
 
-static bool rank_is_possible(const kf_scheduler *s, int32_t r) {
+static bool plan_is_possible(const kf_scheduler *s) {
   const kfi_history *h = &s->history;
-  const kf_counters *c = &s->report[r].counters;
-  return fabs(h->slow[r]) < 30 && fabs(h->slow_anchor[r]) < 1e3 && h->joint.rank_info[r] >= 0 &&
-         h->n_rows[r] >= 0 && h->comm_s[r] >= 0 && h->predicted_s[r] >= 0 && s->speed[r] >= 1e-6 &&
-         s->speed[r] <= 1e6 && s->drift_speed[r] > 0 && s->report[r].seconds >= 0 &&
-         (s->report[r].given == 0 || s->report[r].given == 1) && c->memory_bytes >= 0 &&
-         c->memory_limit_bytes >= 0 && c->tokens >= 0 && c->samples >= 0 && c->plan_s >= 0 &&
-         c->route_s >= 0 && c->compute_s >= 0 && c->wait_s >= 0;
+  int64_t n = h->n_ranks;
+  bool possible = within(h->comm_s, n, 0, 1e9) && within(h->predicted_s, n, 0, 1e200) &&
+                  within(s->planned_tokens, n, 0, 1e30) && within(s->planned_samples, n, 0, 1e30) &&
+                  within(s->planned_pressure, n, 0, 1e30) && (!s->awaiting || s->step > 0);
+  for (int64_t i = 0; i < n * KFI_CLASSES; i++)
+    possible &= within(&h->load[i].tokens, 1, 0, 1e30) && within(&h->load[i].squares, 1, 0, 1e45) &&
+                within(&h->load[i].count, 1, 0, 1e30);
+  for (int64_t r = 0; r < n; r++) {
+    const kfi_report *report = &s->report[r];
+    const kf_counters *c = &report->counters;
+    const int64_t whole[] = {c->memory_bytes, c->memory_limit_bytes, c->tokens, c->samples};
+    const double time[] = {report->seconds, c->plan_s, c->route_s, c->compute_s, c->wait_s};
+    for (int i = 0; i < 4; i++) possible &= whole[i] >= 0;
+    possible &= within(time, 5, 0, 86400) && (report->given == 0 || report->given == 1);
+  }
+  return possible;
+}
+
+static bool watch_is_possible(const kf_scheduler *s) {
+  const int64_t count[] = {
+    s->step,           s->epoch,          s->planned_epoch,   s->next_epoch,
+    s->metrics.refits, s->metrics.drifts, s->history.n_steps, s->history.n_outliers};
+  const double sum[] = {s->epoch_s, s->last_epoch_s, s->total_s, s->metrics.mape};
+  bool counted = s->drift_law[0] > 0; /* or nothing is counted from yet */
+  return counts(count, sizeof count / sizeof *count) && within(sum, 4, 0, 1e30) &&
+         within(s->drift_law, 2, counted ? 1e-60 : 0, counted ? 1e60 : 0) &&
+         within(&s->drift_law[2], 1, 0, 1e66) && within(s->drift_error, KFI_LAW_DRIFTS, 0, 1e200) &&
+         within(s->drift_class, KFI_CLASSES, 0.1, 10) &&
+         within(s->drift_speed, s->history.n_ranks, 1e-8, 1e8);
 }
 
 /* A checksum proves that the bytes are those written, not that we wrote them. */
 static bool is_possible(const kf_scheduler *s) {
   const kfi_history *h = &s->history;
-  bool possible = slots_are_possible(h) && law_is_possible(&h->law) &&
-                  law_is_possible(&h->anchor) && h->noise > 0 && h->noise < 1e6 && h->scatter > 0 &&
-                  h->scatter < 1e6 && h->rank_tokens >= 0 && h->n_steps >= 0 &&
-                  h->n_outliers >= 0 && s->step >= 0 && s->drift_law[0] >= 0 &&
-                  s->metrics.refits >= 0 && s->metrics.drifts >= 0;
-  for (int i = 0; i < KFI_PARAMS; i++) possible &= h->joint.info[i * KFI_PARAMS + i] >= 0;
-  for (int i = 0; i < 2; i++) possible &= s->drift_law[0] == 0 || s->drift_law[i] > 0;
-  for (int c = 0; c < KFI_CLASSES; c++)
-    possible &= s->correction[c] > 0.1 && s->correction[c] < 10 && s->drift_class[c] > 0;
-  for (int64_t i = 0; i < (int64_t)h->n_ranks * KFI_CLASSES; i++)
-    possible &= h->load[i].tokens >= 0 && h->load[i].squares >= 0 && h->load[i].count >= 0;
-  for (int32_t r = 0; possible && r < h->n_ranks; r++) possible = rank_is_possible(s, r);
-  return possible;
+  int64_t n = h->n_ranks;
+  return slots_are_possible(h) && law_is_possible(&h->law) && law_is_possible(&h->anchor) &&
+         within(&h->noise, 1, 1e-6, 1e4) && within(&h->scatter, 1, 1e-6, 1e4) &&
+         within(&h->rank_tokens, 1, 0, 1e80) && within(h->slow, n, -30, 30) &&
+         within(h->slow_anchor, n, -1e3, 1e3) && within(s->speed, n, 1e-6, 1e6) &&
+         within(s->correction, KFI_CLASSES, 0.1, 10) && rows_are_possible(h) &&
+         plan_is_possible(s) && watch_is_possible(s);
 }
 
 kf_status kf_scheduler_restore(kf_scheduler *s, const char *name, const void *data,

@@ -37,6 +37,8 @@ enum { P = KFI_PARAMS };
 #define FIRST_NOISE 0.25    /* before anything is known of it */
 #define FIRST_SCATTER 0.1   /* the same */
 #define LEAST_NOISE 0.003   /* clocks are not better */
+#define LEAST_SECONDS 1e-12 /* of a rank with work: what is absurd shall not leave the numbers */
+#define FARTHEST 1e3        /* a row, from what is believed: e^1000 */
 #define CUT 6.0             /* in units of noise: beyond, a row does not count */
 #define JUMP_EACH 1.5       /* a jump: each of the last rows is so far out, on the same side, */
 #define JUMP_MEDIAN 2.5     /* and their median so far */
@@ -107,7 +109,8 @@ void kfi_history_start(kfi_history *h, const kf_cost *cost, const double *speed)
   /* A law moves by factors, so that nothing may begin at 0: these are far below what matters. */
   double a = cost->linear_s, b = cost->quadratic_s;
   if (a < b * 1e-3) a = b * 1e-3;
-  if (b < a * 1e-8) b = a * 1e-8;
+  a = fmin(fmax(a, 1e-30), 1e30);
+  b = fmin(fmax(b, a * 1e-8), a * 1e3);
   h->law = (kfi_law){
     .linear_s = a, .quadratic_s = b, .constant_tokens = cost->constant_s / a, .comm_scale = 1};
   h->anchor = h->law;
@@ -249,7 +252,7 @@ static void move(kfi_history *h, const double *delta, double *u) {
     for (int64_t k = (int64_t)r * KFI_RECENT; n > 0; k++, n--) {
       double sum = h->row_a[k] * u[r];
       for (int i = 0; i < h->joint.n; i++) sum += h->row_x[k * P + i] * delta[i];
-      h->row_z[k] -= sum;
+      h->row_z[k] = fmin(fmax(h->row_z[k] - sum, -FARTHEST), FARTHEST);
     }
   }
 }
@@ -423,7 +426,7 @@ static int64_t take_rows(kfi_history *h) {
       h->seconds[r] = 0;
       continue;
     }
-    h->row_z[k] = kfi_log(h->seconds[r] / predicted);
+    h->row_z[k] = kfi_log(fmax(h->seconds[r], LEAST_SECONDS) / predicted);
     tokens += 1 / h->row_x[k * P + KFI_OVERHEAD];
     h->n_rows[r]++;
     n++;
