@@ -294,6 +294,16 @@ static bool slots_are_possible(const kfi_history *h) {
   return n == h->n_slots;
 }
 
+/* What is planned with: what was begun with, or a law. */
+static bool cost_is_possible(const kf_scheduler *s) {
+  const kf_cost *now = &s->options.cost, *start = &s->start;
+  bool begun = now->linear_s == start->linear_s && now->quadratic_s == start->quadratic_s &&
+               now->constant_s == start->constant_s;
+  return begun ||
+         (within(&now->linear_s, 1, 1e-60, 1e60) && within(&now->quadratic_s, 1, 1e-60, 1e60) &&
+          within(&now->constant_s, 1, 0, 1e66));
+}
+
 static bool plan_is_possible(const kf_scheduler *s) {
   const kfi_history *h = &s->history;
   int64_t n = h->n_ranks;
@@ -335,8 +345,8 @@ static bool is_possible(const kf_scheduler *s) {
          within(&h->noise, 1, 1e-6, 1e4) && within(&h->scatter, 1, 1e-6, 1e4) &&
          within(&h->rank_tokens, 1, 0, 1e80) && within(h->slow, n, -30, 30) &&
          within(h->slow_anchor, n, -1e3, 1e3) && within(s->speed, n, 1e-6, 1e6) &&
-         within(s->correction, KFI_CLASSES, 0.1, 10) && rows_are_possible(h) &&
-         plan_is_possible(s) && watch_is_possible(s);
+         within(s->correction, KFI_CLASSES, 0.1, 10) && cost_is_possible(s) &&
+         rows_are_possible(h) && plan_is_possible(s) && watch_is_possible(s);
 }
 
 kf_status kf_scheduler_restore(kf_scheduler *s, const char *name, const void *data,

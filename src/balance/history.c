@@ -33,6 +33,7 @@ enum { P = KFI_PARAMS };
 
 #define MEMORY_STEPS 64     /* a row counts 1/e after so many */
 #define WARM_STEPS 16       /* the law follows every one of the first */
+#define COLD 0.7            /* what came before a step that is so much faster was a cold start */
 #define FAR 0.1             /* a move, after which rows of before are of little use */
 #define FIRST_NOISE 0.25    /* before anything is known of it */
 #define FIRST_SCATTER 0.1   /* the same */
@@ -45,6 +46,7 @@ enum { P = KFI_PARAMS };
 #define JUMP_LEAST 0.01     /* noise below it is not believed when looking for jumps */
 #define JUMP_KEEPS 0.05     /* of what was known before, of the law or of a rank that jumped */
 #define SETTLED_STEPS 32    /* with times, and a refit, until the law is about right */
+#define CHANCE 5.0          /* squared errors: what a class may explain by chance, with a margin */
 #define RANK_DEVIATION 0.01 /* ranks are believed to be so much alike */
 #define LOG_64 4.1588830833596715
 #define LOG_4 1.3862943611198906
@@ -257,16 +259,41 @@ static void move(kfi_history *h, const double *delta, double *u) {
   }
 }
 
-/* The very first times set the level: it may be off by a factor of thousands. */
-static void calibrate(kfi_history *h) {
-  double delta[P] = {0};
+/* Where a rank's last row stands. */
+static int64_t last_row(const kfi_history *h, int32_t rank) {
+  return (int64_t)rank * KFI_RECENT + (h->n_rows[rank] - 1) % KFI_RECENT;
+}
+
+/* How far off the level is, by this step's rows; some rank has one. */
+static double level_error(kfi_history *h) {
   int64_t n = 0;
+  for (int32_t r = 0; r < h->n_ranks; r++)
+    if (h->seconds[r] > 0) h->scratch[n++] = h->row_z[last_row(h, r)];
+  return median(h->scratch, n);
+}
+
+/*
+** The very first times set the level: it may be off by a factor of thousands. Of the first steps a
+** later one sets it again where it is much faster: what was before it was a cold start, of which
+** nothing is to be remembered.
+*/
+static void calibrate(kfi_history *h, double level) {
+  double delta[P] = {0};
   for (int32_t r = 0; r < h->n_ranks; r++) {
+    int64_t first = (int64_t)r * KFI_RECENT, last = last_row(h, r);
     h->u[r] = 0;
-    if (h->n_rows[r] > 0) h->scratch[n++] = h->row_z[(int64_t)r * KFI_RECENT];
+    if (!(h->seconds[r] > 0)) {
+      h->n_rows[r] = 0;
+      continue;
+    }
+    memmove(h->row_x + first * P, h->row_x + last * P, P * sizeof *h->row_x);
+    h->row_a[first] = h->row_a[last];
+    h->row_z[first] = h->row_z[last];
+    h->n_rows[r] = 1;
   }
-  if (n == 0) return;
-  delta[KFI_LINEAR] = delta[KFI_QUADRATIC] = median(h->scratch, n);
+  kfi_joint_forget(&h->joint, 0);
+  h->noise = FIRST_NOISE;
+  delta[KFI_LINEAR] = delta[KFI_QUADRATIC] = level;
   move(h, delta, h->u);
   h->anchor.linear_s *= kfi_exp(delta[KFI_LINEAR]);
   h->anchor.quadratic_s *= kfi_exp(delta[KFI_QUADRATIC]);
@@ -461,17 +488,13 @@ static void learn_scatter(kfi_history *h) {
   h->scatter = fmax(h->scatter, LEAST_NOISE);
 }
 
-/* Where a rank's last row stands. */
-static int64_t last_row(const kfi_history *h, int32_t rank) {
-  return (int64_t)rank * KFI_RECENT + (h->n_rows[rank] - 1) % KFI_RECENT;
-}
-
 bool kfi_history_observe(kfi_history *h) {
   int64_t n = take_rows(h);
   double sum = 0, most = 2.5 * h->noise;
   bool jumped = false;
   if (n == 0) return false;
-  if (h->n_steps == 0) calibrate(h);
+  double level = h->n_steps < WARM_STEPS ? level_error(h) : 0;
+  if (h->n_steps == 0 || level < -COLD) calibrate(h, level);
   kfi_joint_forget(&h->joint, 1 - 1.0 / MEMORY_STEPS);
   for (int32_t r = 0; r < h->n_ranks; r++) {
     if (!(h->seconds[r] > 0)) continue;
@@ -507,19 +530,40 @@ static void normalise(kfi_history *h) {
   h->anchor.linear_s *= factor, h->anchor.quadratic_s *= factor;
 }
 
-void kfi_history_refit(kfi_history *h) {
-  double delta[P], variance[P], error[P];
-  if (h->n_steps == 0) return;
-  kfi_belief b = belief(h, h->scatter * h->scatter);
-  kfi_joint_solve(&h->joint, &b, delta, variance, h->u);
-  for (int i = 0; i < h->joint.n; i++) error[i] = h->scatter * sqrt(fmax(variance[i], 0));
-  /* A correction that may be noise is not planned with: then the others must do without it. */
+/* Hold the corrections at what to plan with: of what was found, `share`, or more where a single one is
+** clear of its own error. */
+static void hold_corrections(const kfi_history *h, const double *found, const double *error,
+                             double share, kfi_belief *b) {
   for (int32_t s = 0; s < h->n_slots; s++) {
     int i = KFI_FIRST_CLASS + s;
-    double now = h->law.correction[s];
-    b.low[i] = b.high[i] = kfi_trust(now + delta[i], error[i]) - now;
+    double now = h->law.correction[s], value = now + found[i], alone = kfi_trust(value, error[i]);
+    b->low[i] = b->high[i] = (fabs(alone) > fabs(share * value) ? alone : share * value) - now;
   }
+}
+
+/*
+** Corrections that may be noise are not planned with: then A, B and C must do without them. Where each
+** class has its own lengths, none of them alone is clear of its error, for A, B and C could be other
+** ones, too; but without any the rows cannot be explained. So all count together as far as they
+** explain more than chance would: some CHANCE squared errors a class.
+*/
+static void solve_with_trust(kfi_history *h, double *delta, double *error) {
+  double found[P], variance[P], row = h->scatter * h->scatter;
+  kfi_belief b = belief(h, row);
+  double with = kfi_joint_solve(&h->joint, &b, found, variance, h->u);
+  for (int i = 0; i < h->joint.n; i++) error[i] = h->scatter * sqrt(fmax(variance[i], 0));
+  hold_corrections(h, found, error, 0, &b);
+  double without = kfi_joint_solve(&h->joint, &b, delta, NULL, h->u);
+  double gain = (without - with) / row, chance = CHANCE * h->n_slots;
+  if (!(gain > chance)) return;
+  hold_corrections(h, found, error, 1 - chance / gain, &b);
   kfi_joint_solve(&h->joint, &b, delta, NULL, h->u);
+}
+
+void kfi_history_refit(kfi_history *h) {
+  double delta[P], error[P];
+  if (h->n_steps == 0) return;
+  solve_with_trust(h, delta, error);
   move(h, delta, h->u);
   kfi_joint_shift(&h->joint, delta, h->u);
   if (fabs(delta[KFI_LINEAR]) > FAR || fabs(delta[KFI_QUADRATIC]) > FAR)

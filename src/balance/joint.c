@@ -136,9 +136,9 @@ static void find_variance(int n, double m[P][P], const bool *fixed, double l[P][
   }
 }
 
-void kfi_joint_solve(const kfi_joint *j, const kfi_belief *b, double *delta, double *variance,
-                     double *u) {
-  double m[P][P], l[P][P], g[P];
+double kfi_joint_solve(const kfi_joint *j, const kfi_belief *b, double *delta, double *variance,
+                       double *u) {
+  double m[P][P], l[P][P], g[P], squares = 0;
   bool fixed[P] = {false};
   int n = j->n;
   reduce(j, b, m, g);
@@ -154,6 +154,11 @@ void kfi_joint_solve(const kfi_joint *j, const kfi_belief *b, double *delta, dou
     for (int i = 0; i < n; i++) t -= cross[i] * delta[i];
     u[r] = t / (j->rank_info[r] + b->rank_precision[r]);
   }
+  for (int i = 0; i < n; i++) {
+    squares -= 2 * g[i] * delta[i];
+    for (int k = 0; k < n; k++) squares += delta[i] * m[i][k] * delta[k];
+  }
+  return squares;
 }
 
 void kfi_joint_shift(kfi_joint *j, const double *delta, const double *u) {

@@ -45,9 +45,10 @@ void kfi_joint_forget(kfi_joint *j, double keep);
 void kfi_joint_forget_rank(kfi_joint *j, int32_t rank, double keep);
 
 /* delta (n), its variance (n) in units of a row's variance, as if there were no limits (NULL: not
-** wanted), and u (n_ranks). */
-void kfi_joint_solve(const kfi_joint *j, const kfi_belief *belief, double *delta, double *variance,
-                     double *u);
+** wanted), and u (n_ranks). Returns the squared errors of rows and belief, but for a number that is the
+** same for every delta: between two solutions within other limits, the difference counts. */
+double kfi_joint_solve(const kfi_joint *j, const kfi_belief *belief, double *delta,
+                       double *variance, double *u);
 
 /* From now on rows are measured from delta and u: take them out of what was summed. */
 void kfi_joint_shift(kfi_joint *j, const double *delta, const double *u);

@@ -363,12 +363,18 @@ uint64_t kfi_scheduler_kind(const kf_scheduler *s) {
 
 uint64_t kf_scheduler_hash(const kf_scheduler *s) {
   if (!s) return 0;
-  const kfi_law *law = &s->history.law;
-  const int64_t whole[] = {(int64_t)kf_planner_hash(s->planner), s->step, s->history.n_steps,
+  const kfi_history *h = &s->history;
+  const kfi_law *law = &h->law;
+  const int64_t whole[] = {(int64_t)kf_planner_hash(s->planner), s->step, h->n_steps,
                            s->config.rebalance_interval, (int64_t)s->config.cost_model};
-  uint64_t h = kfi_hash(KFI_HASH_START, whole, sizeof whole / sizeof *whole);
-  h = hash_reals(h, &law->linear_s, 1);
-  h = hash_reals(h, &law->quadratic_s, 1);
-  h = hash_reals(h, law->correction, s->history.n_slots);
-  return hash_reals(h, s->history.slow, s->history.n_ranks);
+  const double real[] = {law->linear_s,        law->quadratic_s, law->constant_tokens,
+                         law->overhead_tokens, law->comm_scale,  h->noise,
+                         h->scatter,           h->rank_tokens};
+  uint64_t hash = kfi_hash(KFI_HASH_START, whole, sizeof whole / sizeof *whole);
+  hash = hash_reals(hash, real, sizeof real / sizeof *real);
+  hash = hash_reals(hash, law->correction, h->n_slots);
+  hash = hash_reals(hash, s->correction, KFI_CLASSES);
+  hash = hash_reals(hash, h->slow, h->n_ranks);
+  hash = hash_reals(hash, h->joint.target, h->joint.n); /* every row that counts leaves its mark */
+  return hash_reals(hash, h->joint.rank_target, h->n_ranks);
 }

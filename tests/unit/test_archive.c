@@ -262,13 +262,14 @@ static void test_other_schedulers(void **state) {
   (void)state;
   bytes b, own;
   kf_scheduler *s = small(&b);
+  const kf_config plain = {0}; /* in place, gcc 12 misses braces */
   struct {
     kf_scheduler *s;
     const char *sentence;
   } other[] = {
-    {create(3, "DiT-S", (kf_config){0}), "the state of 2 ranks, expected 3"},
-    {create(1, "DiT-S", (kf_config){0}), "the state of 2 ranks, expected 1"},
-    {create(2, "DiT-B", (kf_config){0}), "another model"},
+    {create(3, "DiT-S", plain), "the state of 2 ranks, expected 3"},
+    {create(1, "DiT-S", plain), "the state of 2 ranks, expected 1"},
+    {create(2, "DiT-B", plain), "another model"},
     {create(2, "DiT-S", (kf_config){.gamma = 0.5}), "another model"},
     {create(2, "DiT-S", (kf_config){.cluster = "free"}), "another model"},
   };
@@ -303,7 +304,7 @@ static void expect_usable(kf_scheduler *s) {
   training t = training_of(s, "g1b2i256f1s0,g1b1i512f14s1", 2);
   t.truth.linear_s = 2e-7;
   t.truth.quadratic_s = 1e-11;
-  for (int i = 0; i < 12; i++) {
+  for (int i = 0; i < 5; i++) {
     OK(training_step(&t));
     const kf_metrics *m = kf_scheduler_metrics(s);
     for (int r = 0; r < 2; r++) assert_true(m->speed[r] >= 1e-6 && m->speed[r] <= 1e6);
@@ -330,7 +331,7 @@ static void test_repaired(void **state) {
   static const double odd[] = {0,      -0.0,  1,    -1,    NAN,   INFINITY, -INFINITY, 1e-300,
                                5e-324, 1e300, 1e30, -1e30, 1e-30, 0.5,      1.7e308,   1e10};
   static const int64_t whole[] = {0, 1, -1, INT64_MAX, INT64_MIN, INT32_MAX, 1 << 20, 24, 25, 2};
-  for (int i = 0; i < 6000; i++) {
+  for (int i = 0; i < 2500; i++) {
     bytes bad = {malloc(b.n), b.n};
     assert_non_null(bad.data);
     memcpy(bad.data, b.data, b.n);
@@ -358,7 +359,7 @@ static void test_repaired(void **state) {
   }
   expect_state(s, b);
   print_message("%d refused, %d taken\n", n_refused, n_taken);
-  assert_true(n_refused > 1000 && n_taken > 100);
+  assert_true(n_refused > 500 && n_taken > 100);
   kf_scheduler_free(s);
   free(b.data);
 }

@@ -258,6 +258,33 @@ static void test_reports(void **state) {
   kf_scheduler_free(b);
 }
 
+/* Ranks that learned from other times differ at once, and not when they refit: one time in one step,
+** by a millionth, is enough. */
+static void test_hash(void **state) {
+  (void)state;
+  kf_config config = {.rebalance_interval = 50}, other = {.rebalance_interval = 49};
+  kf_scheduler *a = create(4, &config, NULL), *b = create(4, &config, NULL);
+  kf_scheduler *c = create(4, &other, NULL);
+  assert_true(kf_scheduler_hash(a) == kf_scheduler_hash(b));
+  assert_true(kf_scheduler_hash(a) != kf_scheduler_hash(c));
+  training t = training_of(a, mix, 9), u = training_of(b, mix, 9);
+  for (int i = 0; i < 40; i++) {
+    assert_true(kf_scheduler_hash(a) == kf_scheduler_hash(b));
+    if (i == 30) u.stretch[2] = 1 + 1e-6;
+    OK(training_step(&t));
+    OK(training_step(&u));
+    assert_true(t.hash == u.hash);
+    if (i < 30) continue;
+    OK(kf_scheduler_settle(a));
+    OK(kf_scheduler_settle(b));
+    assert_true(kf_scheduler_hash(a) != kf_scheduler_hash(b));
+    break;
+  }
+  kf_scheduler_free(a);
+  kf_scheduler_free(b);
+  kf_scheduler_free(c);
+}
+
 /* ------------------------------------------------------------ when it changes */
 
 /* Options change at multiples of the interval and only there, whatever the times say. */
@@ -442,11 +469,17 @@ static void test_allocates_nothing(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_create_refuses),    cmocka_unit_test(test_null),
-    cmocka_unit_test(test_update_refuses),    cmocka_unit_test(test_failed_plan),
-    cmocka_unit_test(test_reports),           cmocka_unit_test(test_interval),
-    cmocka_unit_test(test_keeps_its_cost),    cmocka_unit_test(test_plans_with_what_it_says),
-    cmocka_unit_test(test_fails_to_allocate), cmocka_unit_test(test_allocates_nothing),
+    cmocka_unit_test(test_create_refuses),
+    cmocka_unit_test(test_null),
+    cmocka_unit_test(test_update_refuses),
+    cmocka_unit_test(test_failed_plan),
+    cmocka_unit_test(test_reports),
+    cmocka_unit_test(test_hash),
+    cmocka_unit_test(test_interval),
+    cmocka_unit_test(test_keeps_its_cost),
+    cmocka_unit_test(test_plans_with_what_it_says),
+    cmocka_unit_test(test_fails_to_allocate),
+    cmocka_unit_test(test_allocates_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
