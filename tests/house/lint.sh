@@ -32,7 +32,7 @@ done
 
 rule "no SPDX line" "$(grep -L 'SPDX-License-Identifier: Apache-2.0' "${sources[@]}")"
 rule "over 700 lines" "$(wc -l "${sources[@]}" |
-  awk '$1 > 700 && $2 != "total" && $2 != "include/knapformer.h"')" # the manual is one file
+  awk '$1 > 700 && $2 != "total" && $2 !~ /include\/knapformer.h$/')" # the manual is one file
 rule "left to do" "$(grep -nE 'TO[D]O|FIX[M]E' "${sources[@]}")"
 rule "dead code" "$(grep -nE '^ *# *if +0\b' "${c_sources[@]}")"
 rule "space at the end of a line" "$(grep -nE '\s+$' "${sources[@]}")"

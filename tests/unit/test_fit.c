@@ -126,9 +126,10 @@ static void test_quality(void **state) {
     bool by_log;
     double gamma, constant_tokens;
     int want3, want2;
-  } cases[] = {{false, 0.4, 0, 97, 85}, {false, 1.2, 0, 97, 85},  {true, 0.4, 0, 97, 85},
-               {true, 1.2, 0, 97, 85},  {true, 0.4, 500, 97, 85}, {true, 1.2, 500, 97, 85},
-               {true, 0.4, 50, 95, 78}, {true, 0.4, 15, 93, 72},  {false, 0.4, 500, 40, 25}};
+  } cases[] = {{false, 0.4, 0, 97, 85},
+               {true, 0.4, 0, 97, 85},
+               {true, 1.2, 500, 97, 85},
+               {true, 0.4, 50, 95, 78}};
   printf("lengths  gamma  constant    within 3%% / 2%%   oracle\n");
   for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
     const recipe how = {.by_log = cases[k].by_log, .noise = 0.05, .outliers = 0.03};
