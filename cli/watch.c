@@ -14,7 +14,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 static bool is_standard(const char *path) { return strcmp(path, "-") == 0; }
 
@@ -34,15 +34,16 @@ static int append(const cli_watch *w, kf_status status, char *text, FILE *file, 
   return good ? 0 : fail(w, key, path);
 }
 
-static int replace(const cli_watch *w, const char *key, const char *path, const void *data,
-                   size_t n_bytes) {
-  kf_status status = kf_file_replace(path, data, n_bytes);
-  return status ? cli_fail_status(status, w->command, key) : 0;
-}
-
 int cli_watch_open(cli_watch *w, const char *command, const kf_config *config, int32_t n_ranks) {
   char *text = NULL;
   *w = (cli_watch){.command = command, .config = config};
+  const char *const named[][2] = {{"metrics_file", config->metrics_file},
+                                  {"trace_file", config->trace_file},
+                                  {"state_file", config->state_file}};
+  for (size_t i = 0; i < sizeof named / sizeof *named; i++)
+    if (is_standard(named[i][1]))
+      return cli_fail(EXIT_MISUSE, command, "%s: found \"-\", expected the name of a file",
+                      named[i][0]);
   if (*config->steps_file) {
     w->steps = is_standard(config->steps_file) ? stdout : fopen(config->steps_file, "wb");
     if (!w->steps) return fail(w, "steps_file", config->steps_file);
@@ -71,8 +72,8 @@ int cli_watch_step(cli_watch *w, const kf_metrics *metrics) {
   }
   if (!code && *c->metrics_file) {
     kf_status status = kf_metrics_prometheus(metrics, &text);
-    if (status) return cli_fail_status(status, w->command, "metrics_file");
-    code = replace(w, "metrics_file", c->metrics_file, text, strlen(text));
+    if (!status) status = kf_file_refresh(c->metrics_file, text, strlen(text));
+    if (status) code = cli_fail_status(status, w->command, "metrics_file");
     free(text);
   }
   return code;
@@ -99,7 +100,11 @@ int cli_restore_state(const char *command, const kf_config *config, kf_scheduler
   const char *path = config->state_file;
   char *data = NULL;
   size_t n_bytes = 0;
-  if (!*path || (access(path, F_OK) != 0 && errno == ENOENT)) return 0;
+  struct stat file = {0};
+  if (!*path || is_standard(path) || (stat(path, &file) != 0 && errno == ENOENT)) return 0;
+  if (S_ISCHR(file.st_mode) || S_ISFIFO(file.st_mode)) /* which may be endless */
+    return cli_fail(EXIT_FAILED, command,
+                    "state_file: cannot read \"%s\": it is not a regular file", path);
   int code = cli_read_file(command, "state_file", path, &data, &n_bytes);
   if (code) return code;
   kf_status status = kf_scheduler_restore(scheduler, path, data, n_bytes);

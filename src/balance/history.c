@@ -33,7 +33,8 @@ enum { P = KFI_PARAMS };
 
 #define MEMORY_STEPS 64     /* a row counts 1/e after so many */
 #define WARM_STEPS 16       /* the law follows every one of the first */
-#define COLD 0.7            /* what came before a step that is so much faster was a cold start */
+#define COLD 0.7            /* where a new law's level is so far off, it is set again, */
+#define COLDEST 9.2         /* but no start is 10000 times as slow as what follows */
 #define FAR 0.1             /* a move, after which rows of before are of little use */
 #define FIRST_NOISE 0.25    /* before anything is known of it */
 #define FIRST_SCATTER 0.1   /* the same */
@@ -259,41 +260,34 @@ static void move(kfi_history *h, const double *delta, double *u) {
   }
 }
 
-/* Where a rank's last row stands. */
-static int64_t last_row(const kfi_history *h, int32_t rank) {
-  return (int64_t)rank * KFI_RECENT + (h->n_rows[rank] - 1) % KFI_RECENT;
+/* Where a rank's last row stands, or with `back` 1 the one before it. */
+static int64_t last_row(const kfi_history *h, int32_t rank, int64_t back) {
+  return (int64_t)rank * KFI_RECENT + (h->n_rows[rank] - 1 - back) % KFI_RECENT;
 }
 
-/* How far off the level is, by this step's rows; some rank has one. */
-static double level_error(kfi_history *h) {
+/* Is the law about right? It has an error from its first refit on. */
+static bool is_settled(const kfi_history *h) {
+  return h->n_steps >= SETTLED_STEPS && h->error.linear_s > 0;
+}
+
+/* How far off the level is, by this step's rows; `agreed`: by those that are possible, and alike in the
+** step before. Some rank has a row. */
+static double level_error(kfi_history *h, bool agreed) {
   int64_t n = 0;
-  for (int32_t r = 0; r < h->n_ranks; r++)
-    if (h->seconds[r] > 0) h->scratch[n++] = h->row_z[last_row(h, r)];
+  for (int32_t r = 0; r < h->n_ranks; r++) {
+    if (!(h->seconds[r] > 0)) continue;
+    double z = h->row_z[last_row(h, r, 0)];
+    double before = h->n_rows[r] > 1 ? h->row_z[last_row(h, r, 1)] : 0;
+    h->scratch[n++] = agreed && (fabs(z - before) > COLD || fabs(z) > COLDEST) ? 0 : z;
+  }
   return median(h->scratch, n);
 }
 
-/*
-** The very first times set the level: it may be off by a factor of thousands. Of the first steps a
-** later one sets it again where it is much faster: what was before it was a cold start, of which
-** nothing is to be remembered.
-*/
-static void calibrate(kfi_history *h, double level) {
+/* The level, by this step's rows: it may be off by a factor of thousands. Some rank has one. */
+static void calibrate(kfi_history *h) {
   double delta[P] = {0};
-  for (int32_t r = 0; r < h->n_ranks; r++) {
-    int64_t first = (int64_t)r * KFI_RECENT, last = last_row(h, r);
-    h->u[r] = 0;
-    if (!(h->seconds[r] > 0)) {
-      h->n_rows[r] = 0;
-      continue;
-    }
-    memmove(h->row_x + first * P, h->row_x + last * P, P * sizeof *h->row_x);
-    h->row_a[first] = h->row_a[last];
-    h->row_z[first] = h->row_z[last];
-    h->n_rows[r] = 1;
-  }
-  kfi_joint_forget(&h->joint, 0);
-  h->noise = FIRST_NOISE;
-  delta[KFI_LINEAR] = delta[KFI_QUADRATIC] = level;
+  delta[KFI_LINEAR] = delta[KFI_QUADRATIC] = level_error(h, false);
+  for (int32_t r = 0; r < h->n_ranks; r++) h->u[r] = 0;
   move(h, delta, h->u);
   h->anchor.linear_s *= kfi_exp(delta[KFI_LINEAR]);
   h->anchor.quadratic_s *= kfi_exp(delta[KFI_QUADRATIC]);
@@ -381,11 +375,6 @@ static double misfit(const kfi_history *h, const double *delta, const double *u,
   return sum;
 }
 
-/* Is the law about right? It has an error from its first refit on. */
-static bool is_settled(const kfi_history *h) {
-  return h->n_steps >= SETTLED_STEPS && h->error.linear_s > 0;
-}
-
 /* The best explanation of the recent rows by the law alone, or by the ranks that have jumped alone.
 ** Returns its misfit, with a price for every number that was free. */
 static double explain(kfi_history *h, bool by_law, double noise, double *delta, double *u) {
@@ -465,6 +454,24 @@ static int64_t take_rows(kfi_history *h) {
 }
 
 /*
+** The first times set the level. While the law is new, two steps that agree on quite another one set
+** it again: what was before was a cold start (kernels are compiled, caches are empty), and nothing that
+** was learned from it is of use.
+*/
+static void begin_anew(kfi_history *h) {
+  h->law = h->anchor;
+  kfi_history_refresh(h);
+  kfi_joint_forget(&h->joint, 0);
+  h->noise = FIRST_NOISE;
+  h->scatter = FIRST_SCATTER;
+  for (int32_t r = 0; r < h->n_ranks; r++) {
+    h->slow[r] = h->slow_anchor[r] = h->slow_start[r];
+    h->n_rows[r] = 0;
+  }
+  take_rows(h);
+}
+
+/*
 ** Scatter is what tells a change from chance, so it must not hold what is to be found: the error of
 ** the law, or of a rank that was slow from the first step on. It is taken from how far a rank's last
 ** rows lie from their own median, by the median of those distances, which no pause moves.
@@ -493,12 +500,13 @@ bool kfi_history_observe(kfi_history *h) {
   double sum = 0, most = 2.5 * h->noise;
   bool jumped = false;
   if (n == 0) return false;
-  double level = h->n_steps < WARM_STEPS ? level_error(h) : 0;
-  if (h->n_steps == 0 || level < -COLD) calibrate(h, level);
+  bool cold = h->n_steps > 0 && !is_settled(h) && fabs(level_error(h, true)) > COLD;
+  if (cold) begin_anew(h);
+  if (cold || h->n_steps == 0) calibrate(h);
   kfi_joint_forget(&h->joint, 1 - 1.0 / MEMORY_STEPS);
   for (int32_t r = 0; r < h->n_ranks; r++) {
     if (!(h->seconds[r] > 0)) continue;
-    int64_t k = last_row(h, r);
+    int64_t k = last_row(h, r, 0);
     double z = h->row_z[k], weight = biweight(z, h->noise);
     if (weight > 0)
       kfi_joint_add(&h->joint, r, weight, h->row_x + k * P, h->row_a[k], z);
@@ -555,7 +563,7 @@ static void solve_with_trust(kfi_history *h, double *delta, double *error) {
   hold_corrections(h, found, error, 0, &b);
   double without = kfi_joint_solve(&h->joint, &b, delta, NULL, h->u);
   double gain = (without - with) / row, chance = CHANCE * h->n_slots;
-  if (!(gain > chance)) return;
+  if (!(gain > chance) || !is_settled(h)) return; /* before, ranks that differ may explain it */
   hold_corrections(h, found, error, 1 - chance / gain, &b);
   kfi_joint_solve(&h->joint, &b, delta, NULL, h->u);
 }

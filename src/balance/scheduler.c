@@ -365,7 +365,8 @@ uint64_t kf_scheduler_hash(const kf_scheduler *s) {
   if (!s) return 0;
   const kfi_history *h = &s->history;
   const kfi_law *law = &h->law;
-  const int64_t whole[] = {(int64_t)kf_planner_hash(s->planner), s->step, h->n_steps,
+  /* The step that is planned does not count yet: a rank whose plan has failed is not another's. */
+  const int64_t whole[] = {(int64_t)kf_planner_hash(s->planner), s->step - s->awaiting, h->n_steps,
                            s->config.rebalance_interval, (int64_t)s->config.cost_model};
   const double real[] = {law->linear_s,        law->quadratic_s, law->constant_tokens,
                          law->overhead_tokens, law->comm_scale,  h->noise,

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Every compiler and optimisation level plans the same, bit for bit. A row of the output is one
-# plan; a compiler that disagrees shows as a diff.
+# Every compiler and optimisation level plans, learns and fits the same, bit for bit. A row of the
+# output is a plan, a run of a scheduler, or a fit; a compiler that disagrees shows as a diff.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -9,10 +9,10 @@ cd "$KF_SOURCE"
 variants=("gcc -O0" "gcc -O3" "gcc -O3 -march=native" "clang -O0" "clang -O3" "clang -O3 -march=native")
 failed=0
 for i in "${!variants[@]}"; do
-  ${variants[i]} -std=c11 -ffp-contract=off -Iinclude -Isrc \
+  ${variants[i]} -std=c11 -D_POSIX_C_SOURCE=200809L -ffp-contract=off -Iinclude -Isrc \
     tests/tools/plan_hashes.c src/{balance,sim}/*.c -lm -o "$work/plan_hashes"
   "$work/plan_hashes" >"$work/$i"
-  echo "${variants[i]}: $(wc -l <"$work/$i") plans, $(sha256sum <"$work/$i" | cut -c1-16)"
+  echo "${variants[i]}: $(wc -l <"$work/$i") rows, $(sha256sum <"$work/$i" | cut -c1-16)"
   diff -q "$work/0" "$work/$i" >/dev/null || {
     failed=1
     echo "${variants[0]} (<) and ${variants[i]} (>) disagree:"

@@ -46,6 +46,7 @@ static int64_t run(course *c) {
     for (int k = 0; k < 3 && settles && s[k]; k++)
       MUST(c, kf_scheduler_settle(s[k]) == KF_OK, "%s", kf_last_error());
     if (i == restored_at) s[2] = course_restore(c, s[0]);
+    if (i % 4 && i != restored_at && i < c->n_steps - 1) continue; /* hashes do for the others */
     course_same(c, s[0], s[1], "the twin that was told nonsense");
     if (s[2]) course_same(c, s[0], s[2], "the restored one");
   }
@@ -70,13 +71,13 @@ int main(int argc, char **argv) {
   bool failed = false;
   for (int i = 0; i < N_CASES && !failed; i++) {
     dice d = {seed << 32 ^ (uint64_t)i};
-    course_begin(&c, seed, i, 1 + (int32_t)dice_int(&d, 12));
+    course_begin(&c, seed, i, 1 + (int32_t)dice_int(&d, 9));
     n_planned += run(&c);
     n_steps += c.n_steps;
     failed = c.failed;
   }
   for (int32_t n = 1; n <= MOST_RANKS && !failed; n++) {
-    trials t = {.seed = seed * 16 + (uint64_t)n};
+    trials t = {.seed = seed};
     ranks_run(n, KF_DEFAULT_TIMEOUT_S, run_online, &t);
     for (int32_t r = 0; r < n; r++) failed = failed || t.failed[r];
   }

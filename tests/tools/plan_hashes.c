@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** Plan every mix, in several ways, and print `mix seed bags cluster hash`, one line a plan.
-** house/determinism.sh compares the lines of several compilers and optimisation levels.
+** What must be the same to the bit with every compiler, a line each: every mix planned in several
+** ways (`mix seed bags cluster hash`); what schedulers have come to every few steps (`mix learned bags
+** cluster`: each time the plan's hash, the scheduler's and its state's); fits (`fit case`: the bits of
+** each result). house/determinism.sh compares the lines of several compilers and optimisation levels.
 */
 #include <knapformer.h>
 
 #include <inttypes.h>
 #include <stdio.h>
+
+#include "training.h"
 
 static const char *const mixes[] = {"joint", "mixres", "lowres", "clips", "lowres4k"};
 static const char *const specs[] = {"auto", "g1n32", "g8n4", "g1n8+g2n4+g4n4", "[1,1,2]"};
@@ -41,23 +45,111 @@ done:
   return status;
 }
 
-int main(void) {
+/* Everything that was learned, in one number. */
+static kf_status print_state(const kf_scheduler *s) {
+  void *bytes;
+  size_t n;
+  uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
+  kf_status status = kf_scheduler_save(s, &bytes, &n);
+  if (status) return status;
+  for (size_t i = 0; i < n; i++) h = (h ^ ((unsigned char *)bytes)[i]) * 0x100000001b3u;
+  free(bytes);
+  printf(" %016" PRIx64, h);
+  return KF_OK;
+}
+
+/* Learn from simulated times: the law, a rank that is slow and one that becomes so, videos that are
+** dear, an overhead, a pause. */
+static kf_status learn(const char *mix, const char *spec, const char *cluster, int32_t n_ranks) {
+  static kf_config config;
+  kf_scheduler *scheduler;
+  kf_status status;
+  config = (kf_config){.rebalance_interval = 5};
+  snprintf(config.bag_size, sizeof config.bag_size, "%s", spec);
+  snprintf(config.cluster, sizeof config.cluster, "%s", cluster);
+  kf_scheduler_options options = {.n_ranks = n_ranks, .config = &config};
+  if ((status = kf_scheduler_create(&options, &scheduler))) return status;
+  training t = training_of(scheduler, mix, 1);
+  t.kind_s[KF_KIND_VIDEO] = 1.3;
+  t.overhead_s = 100 * t.truth.linear_s;
+  t.speed[2] = 0.7;
+  printf("%s learned %s %s", mix, spec, *cluster ? cluster : "default");
+  for (int i = 0; i < 80 && !status; i++) {
+    if (i == 40) t.speed[1] = 0.5;
+    if (i == 70) t.stretch[0] = 100;
+    if ((status = training_step(&t)) || i % 10 != 9) continue;
+    printf(" %016" PRIx64 " %016" PRIx64, t.hash, kf_scheduler_hash(scheduler));
+    status = print_state(scheduler);
+  }
+  printf("\n");
+  kf_scheduler_free(scheduler);
+  return status;
+}
+
+static kf_status plan_mixes(void) {
+  kf_status status;
   for (size_t m = 0; m < N(mixes); m++) {
     for (uint64_t seed = 0; seed < N_SEEDS; seed++) {
       kf_batch *batch;
-      if (kf_mix_create(mixes[m], 0, seed, &batch)) goto fail;
+      if ((status = kf_mix_create(mixes[m], 0, seed, &batch))) return status;
       for (size_t b = 0; b < N(specs); b++) {
         for (size_t c = 0; c < N(clusters); c++) {
           printf("%s %" PRIu64 " %s %s", mixes[m], seed, specs[b], c ? clusters[c] : "default");
           fflush(stdout); /* so that a plan that never ends is named */
-          if (plan_one(batch, specs[b], clusters[c], 0)) goto fail;
-          if (plan_one(batch, specs[b], clusters[c], 1)) goto fail;
+          if ((status = plan_one(batch, specs[b], clusters[c], 0))) return status;
+          if ((status = plan_one(batch, specs[b], clusters[c], 1))) return status;
           printf("\n");
         }
       }
       kf_batch_free(batch);
     }
+    for (size_t c = 0; c < N(clusters); c++) {
+      if ((status = learn(mixes[m], "auto", clusters[c], 8))) return status;
+      if ((status = learn(mixes[m], "[1,1,2]", clusters[c], 4))) return status;
+    }
   }
+  return KF_OK;
+}
+
+static void print_bits(const double *value, int n) {
+  for (int i = 0; i < n; i++) {
+    uint64_t bits;
+    memcpy(&bits, &value[i], sizeof bits);
+    printf(" %016" PRIx64, bits);
+  }
+}
+
+/* Exact rows; noisy ones of several ranks; with pauses among them; no quadratic term. */
+static kf_status fit(int which) {
+  enum { ROWS = 120, RANKS = 4 };
+  kf_fit_row rows[ROWS];
+  uint8_t outlier[ROWS];
+  double slowness[RANKS];
+  dice d = {(uint64_t)which};
+  kf_fit f;
+  kf_status status;
+  for (int i = 0; i < ROWS; i++) {
+    int64_t len = 64 + dice_int(&d, 40000);
+    int32_t rank = which ? (int32_t)dice_int(&d, RANKS) : RANKS - 1;
+    double l = (double)len, noise = which ? 0.05 * training_normal(&d) : 0;
+    double seconds = 3e-6 * l + (which == 3 ? 0 : 2e-10 * l * l) + 1e-3;
+    seconds *= (1 + noise) * (1 + 0.2 * (rank == 2));
+    if (which == 2 && dice_one_in(&d, 10)) seconds *= dice_real(&d, 3, 50);
+    rows[i] = (kf_fit_row){len, seconds, rank};
+  }
+  if ((status = kf_fit_rows(rows, ROWS, slowness, outlier, &f))) return status;
+  const double found[] = {f.linear_s, f.quadratic_s,  f.constant_s, f.r2,         f.mape,
+                          f.power_s,  f.holdout_mape, f.power_p,    f.power_mape, slowness[2]};
+  printf("fit %d", which);
+  print_bits(found, N(found));
+  printf(" %" PRId64 "\n", f.n_outliers);
+  return KF_OK;
+}
+
+int main(void) {
+  if (plan_mixes()) goto fail;
+  for (int which = 0; which < 4; which++)
+    if (fit(which)) goto fail;
   return 0;
 fail:
   fprintf(stderr, "plan_hashes: %s\n", kf_last_error());

@@ -229,7 +229,7 @@ static void test_derivatives(void **state) {
     rig *g = rig_create(3, i % 2 ? "free" : NULL, 1, NULL);
     draw(g, &d, i % 3 > 0);
     plan(g);
-    observe(g); /* the first time sets the level */
+    observe(g);         /* the first time sets the level */
     g->h.n_steps = 100; /* and the law is not followed closely any more */
     random_law(g, &d);
     draw(g, &d, i % 3 > 0);

@@ -258,6 +258,26 @@ static void test_reports(void **state) {
   kf_scheduler_free(b);
 }
 
+/* A rank that cannot plan has its own reason to tell, and not another configuration. */
+static void test_hash_without_plan(void **state) {
+  (void)state;
+  kf_scheduler *a = create(4, NULL, NULL), *b = create(4, NULL, NULL);
+  training t = training_of(a, mix, 9), u = training_of(b, mix, 9);
+  const int64_t rank_off[4] = {0};
+  const kf_plan *plan;
+  OK(training_step(&t));
+  OK(training_step(&u));
+  OK(kf_scheduler_settle(a));
+  OK(training_step(&t));
+  assert_int_equal(kf_scheduler_plan(b, &(kf_batch){.n_ranks = 3, .rank_off = rank_off}, &plan),
+                   KF_EINVAL);
+  assert_true(kf_scheduler_hash(a) == kf_scheduler_hash(b));
+  OK(kf_scheduler_settle(a));
+  assert_true(kf_scheduler_hash(a) != kf_scheduler_hash(b));
+  kf_scheduler_free(a);
+  kf_scheduler_free(b);
+}
+
 /* Ranks that learned from other times differ at once, and not when they refit: one time in one step,
 ** by a millionth, is enough. */
 static void test_hash(void **state) {
@@ -469,17 +489,12 @@ static void test_allocates_nothing(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_create_refuses),
-    cmocka_unit_test(test_null),
-    cmocka_unit_test(test_update_refuses),
-    cmocka_unit_test(test_failed_plan),
-    cmocka_unit_test(test_reports),
-    cmocka_unit_test(test_hash),
-    cmocka_unit_test(test_interval),
-    cmocka_unit_test(test_keeps_its_cost),
-    cmocka_unit_test(test_plans_with_what_it_says),
-    cmocka_unit_test(test_fails_to_allocate),
-    cmocka_unit_test(test_allocates_nothing),
+    cmocka_unit_test(test_create_refuses),    cmocka_unit_test(test_null),
+    cmocka_unit_test(test_update_refuses),    cmocka_unit_test(test_failed_plan),
+    cmocka_unit_test(test_reports),           cmocka_unit_test(test_hash),
+    cmocka_unit_test(test_hash_without_plan), cmocka_unit_test(test_interval),
+    cmocka_unit_test(test_keeps_its_cost),    cmocka_unit_test(test_plans_with_what_it_says),
+    cmocka_unit_test(test_fails_to_allocate), cmocka_unit_test(test_allocates_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
