@@ -263,7 +263,7 @@ static bool counts(const int64_t *value, int64_t n) {
 static bool law_is_possible(const kfi_law *law) {
   double ratio = law->quadratic_s / law->linear_s;
   return within(&law->linear_s, 1, 1e-60, 1e60) && within(&law->quadratic_s, 1, 1e-60, 1e60) &&
-         within(&ratio, 1, 1e-20, 1e20) && within(&law->constant_tokens, 1, 0, 1e6) &&
+         within(&ratio, 1, 1e-20, 1e20) && within(&law->constant_tokens, 1, 0, 1e60) &&
          within(&law->overhead_tokens, 1, 0, 1e85) && within(&law->comm_scale, 1, 0, 1e3) &&
          within(law->correction, KFI_CLASSES, -2, 2);
 }

@@ -8,7 +8,9 @@
 ** sums of those rows with forgetting; a refit solves them. All parameters stand in one problem, so
 ** that a rank that always gets the videos is not called slow when it is videos that are dear, and
 ** the other way round; what the times cannot tell apart is left to the prior: ranks are alike (1%),
-** classes nearly so (10%), A and B may be anything.
+** classes nearly so (10%), A and B may be anything. Ranks that differ from the start (machines of two
+** generations) are found by the first steps: if a law with equal ranks explains them far worse than
+** one without, the prior gives way until the law has settled.
 **
 ** Robust: a row counts by Tukey's biweight of its distance in units of the noise, beyond six not at
 ** all, so one pause cannot move anything. What lasts is told from a pause by time alone: when the
@@ -32,7 +34,6 @@
 enum { P = KFI_PARAMS };
 
 #define MEMORY_STEPS 64     /* a row counts 1/e after so many */
-#define WARM_STEPS 16       /* the law follows every one of the first */
 #define COLD 0.7            /* where a new law's level is so far off, it is set again, */
 #define COLDEST 9.2         /* but no start is 10000 times as slow as what follows */
 #define FAR 0.1             /* a move, after which rows of before are of little use */
@@ -48,7 +49,8 @@ enum { P = KFI_PARAMS };
 #define JUMP_KEEPS 0.05     /* of what was known before, of the law or of a rank that jumped */
 #define SETTLED_STEPS 32    /* with times, and a refit, until the law is about right */
 #define CHANCE 5.0          /* squared errors: what a class may explain by chance, with a margin */
-#define RANK_DEVIATION 0.01 /* ranks are believed to be so much alike */
+#define RANK_DEVIATION 0.01 /* ranks are believed to be so much alike, */
+#define RANK_UNLIKE 0.3     /* unless the first steps show that they are not */
 #define LOG_64 4.1588830833596715
 #define LOG_4 1.3862943611198906
 #define LOG_50 3.912023005428146
@@ -293,6 +295,10 @@ static void calibrate(kfi_history *h) {
   h->anchor.quadratic_s *= kfi_exp(delta[KFI_QUADRATIC]);
 }
 
+static double rank_deviation(const kfi_history *h) {
+  return h->ranks_differ && !is_settled(h) ? RANK_UNLIKE : RANK_DEVIATION;
+}
+
 /* One rank has nobody to be slower than. */
 static double rank_precision(const kfi_history *h, double row, double deviation) {
   return h->n_ranks > 1 ? row / (deviation * deviation) : 1e12;
@@ -336,7 +342,7 @@ static kfi_belief belief(kfi_history *h, double row) {
   }
   for (int32_t r = 0; r < h->n_ranks; r++) {
     h->rank_mean[r] = h->slow_anchor[r] - h->slow[r];
-    h->rank_precision[r] = rank_precision(h, row, RANK_DEVIATION);
+    h->rank_precision[r] = rank_precision(h, row, rank_deviation(h));
   }
   return b;
 }
@@ -416,7 +422,6 @@ static bool jump(kfi_history *h, double noise) {
       kfi_joint_add(&h->recent, r, 1, h->row_x + k * P, h->row_a[k], drawn(h, k, middle, noise));
   }
   if (explain(h, true, noise, law, none) <= explain(h, false, noise, still, u)) {
-    if (!is_settled(h)) return false;
     kfi_joint_forget(&h->joint, JUMP_KEEPS);
     move(h, law, none);
     h->anchor.linear_s *= kfi_exp(law[KFI_LINEAR]);
@@ -504,6 +509,9 @@ bool kfi_history_observe(kfi_history *h) {
   if (cold) begin_anew(h);
   if (cold || h->n_steps == 0) calibrate(h);
   kfi_joint_forget(&h->joint, 1 - 1.0 / MEMORY_STEPS);
+  double fade = h->n_steps == SETTLED_STEPS ? 1 : is_settled(h) ? 1.0 / MEMORY_STEPS : 0;
+  for (int32_t r = 0; r < h->n_ranks; r++) /* what was believed of ranks fades as well */
+    h->slow_anchor[r] += (h->slow[r] - h->slow_anchor[r]) * fade;
   for (int32_t r = 0; r < h->n_ranks; r++) {
     if (!(h->seconds[r] > 0)) continue;
     int64_t k = last_row(h, r, 0);
@@ -521,9 +529,12 @@ bool kfi_history_observe(kfi_history *h) {
   h->n_steps++;
 
   double noise = fmax(h->scatter, JUMP_LEAST);
+  if (!is_settled(h)) { /* rows of a law that is far off mislead, and everything seems to jump */
+    kfi_history_refit(h);
+    return false;
+  }
   for (int32_t r = 0; r < h->n_ranks && !jumped; r++) jumped = has_jumped(h, r, noise);
   jumped = jumped && jump(h, noise);
-  if (h->n_steps <= WARM_STEPS) kfi_history_refit(h); /* rows of a law that is far off mislead */
   return jumped;
 }
 
@@ -568,9 +579,26 @@ static void solve_with_trust(kfi_history *h, double *delta, double *error) {
   kfi_joint_solve(&h->joint, &b, delta, NULL, h->u);
 }
 
+/*
+** Are the ranks of two kinds from the start? That is for the first steps to tell: a law that knows
+** only equal ranks is compared with one that does not. What both explain (videos are dear, and always
+** on the same ranks) does not speak against equal ranks.
+*/
+static void compare_ranks(kfi_history *h) {
+  double delta[P], squares[2], row = h->scatter * h->scatter;
+  for (int differ = 0; differ < 2; differ++) {
+    h->ranks_differ = differ;
+    kfi_belief b = belief(h, row);
+    kfi_joint_solve(&h->joint, &b, delta, NULL, h->u);
+    squares[differ] = kfi_joint_squares(&h->joint, delta, h->u);
+  }
+  h->ranks_differ = squares[0] - squares[1] > CHANCE * h->n_ranks * row;
+}
+
 void kfi_history_refit(kfi_history *h) {
   double delta[P], error[P];
   if (h->n_steps == 0) return;
+  if (!is_settled(h)) compare_ranks(h);
   solve_with_trust(h, delta, error);
   move(h, delta, h->u);
   kfi_joint_shift(&h->joint, delta, h->u);
@@ -589,6 +617,6 @@ double kfi_trust(double difference, double error) {
 }
 
 double kfi_history_rank_error(const kfi_history *h, int32_t rank) {
-  double prior = rank_precision(h, h->scatter * h->scatter, RANK_DEVIATION);
+  double prior = rank_precision(h, h->scatter * h->scatter, rank_deviation(h));
   return h->scatter / sqrt(h->joint.rank_info[rank] + prior);
 }

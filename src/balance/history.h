@@ -54,6 +54,7 @@ typedef struct kfi_history {
   double rank_tokens; /* what a rank's step is worth in tokens, a running mean */
   int64_t n_steps;    /* with times */
   int64_t n_outliers;
+  bool ranks_differ; /* by the last refit before the law had settled: not alike from the start */
   double *slow, *slow_anchor, *slow_start; /* (n_ranks) logarithms */
   kfi_joint joint;                         /* all rows, fading */
   kfi_joint recent;                        /* scratch: the last rows alone */

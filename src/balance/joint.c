@@ -177,3 +177,19 @@ void kfi_joint_shift(kfi_joint *j, const double *delta, const double *u) {
     j->rank_target[r] -= sum + j->rank_info[r] * u[r];
   }
 }
+
+double kfi_joint_squares(const kfi_joint *j, const double *delta, const double *u) {
+  double squares = 0;
+  for (int i = 0; i < j->n; i++) {
+    double sum = j->info[i * P + i] * delta[i] - 2 * j->target[i];
+    for (int k = 0; k < i; k++) sum += 2 * j->info[i * P + k] * delta[k];
+    squares += sum * delta[i];
+  }
+  for (int32_t r = 0; r < j->n_ranks; r++) {
+    const double *cross = j->cross + (int64_t)r * P;
+    double sum = j->rank_info[r] * u[r] - 2 * j->rank_target[r];
+    for (int i = 0; i < j->n; i++) sum += 2 * cross[i] * delta[i];
+    squares += sum * u[r];
+  }
+  return squares;
+}

@@ -50,6 +50,10 @@ void kfi_joint_forget_rank(kfi_joint *j, int32_t rank, double keep);
 double kfi_joint_solve(const kfi_joint *j, const kfi_belief *belief, double *delta,
                        double *variance, double *u);
 
+/* The rows' squared errors by delta and u, less those by nothing: between two explanations, the
+** difference counts. */
+double kfi_joint_squares(const kfi_joint *j, const double *delta, const double *u);
+
 /* From now on rows are measured from delta and u: take them out of what was summed. */
 void kfi_joint_shift(kfi_joint *j, const double *delta, const double *u);
 

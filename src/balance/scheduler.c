@@ -315,9 +315,9 @@ kf_status kf_scheduler_plan(kf_scheduler *s, const kf_batch *batch, const kf_pla
   kf_batch corrected;
   const kf_plan *plan;
   if (!s || !batch || !out) return kfi_fail(KF_EINVAL, "kf_scheduler_plan: a pointer is NULL");
-  if (batch->n_seqs > 0 && !batch->len)
-    return kfi_fail(KF_EINVAL, "batch of %lld sequences, and its len is NULL",
-                    (long long)batch->n_seqs);
+  if (batch->n_seqs < 0 || batch->n_seqs > KF_MAX_SEQS || (batch->n_seqs > 0 && !batch->len))
+    return kfi_fail(KF_EINVAL, "batch of %lld sequences, expected 0 to %lld with their lengths",
+                    (long long)batch->n_seqs, (long long)KF_MAX_SEQS);
   if ((status = check_profiles(batch))) return status;
   if ((status = kf_scheduler_settle(s))) return status;
   if (s->refit_due && s->step % s->config.rebalance_interval == 0) {

@@ -52,7 +52,9 @@ static void consider(cutter *k, int32_t n, double left, double inside) {
   int32_t fill = 0;
   if (left > 1e-12) {
     if (!(k->x_most[0] > 0)) return;
-    fill = (int32_t)ceil(left / k->x_most[0] - 1e-9);
+    double ranks = ceil(left / k->x_most[0] - 1e-9);
+    if (ranks > k->c->n_ranks) return;
+    fill = (int32_t)ranks;
   }
   if (n + fill > k->c->n_ranks) return;
   double cost =

@@ -371,7 +371,9 @@ bool kfi_state_sound(const kfi_state *st, double *rank_s) {
     rank_s[home] += kfi_price_set(st, j, st->set, n, st->set_cost);
     for (int32_t i = 0; i < n; i++) rank_s[st->set[i].rank] += st->set_cost[i];
   }
-  double largest = 0; /* what is taken off again may leave a rounding error of its size */
+  /* What is taken off again may leave a rounding error of its size; also latencies, of which nothing
+  ** may be left. */
+  double largest = (w->ulysses_latency_s + w->route_latency_s) * w->n_ranks;
   for (int32_t r = 0; r < w->n_ranks; r++) largest = rank_s[r] > largest ? rank_s[r] : largest;
   for (int32_t b = 0; b < w->n_bags; b++) {
     double most = 0, idle = w->ulysses_latency_s * (w->bag_first[b + 1] - w->bag_first[b] - 1);

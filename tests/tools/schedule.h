@@ -89,7 +89,7 @@ static inline void course_options(course *c, dice *d, int32_t n_ranks) {
     abort();
   if (c->options.cost && dice_one_in(d, 4)) { /* a fit may find no linear or no quadratic term */
     if (dice_one_in(d, 2))
-      w->options.cost.linear_s = w->options.cost.constant_s = 0;
+      w->options.cost.linear_s = 0;
     else
       w->options.cost.quadratic_s = 0;
   }

@@ -388,6 +388,26 @@ static void test_more_parameters(void **state) {
   problem_free(p);
 }
 
+/* Row by row, the squared errors by an explanation less those by none. */
+static void test_squares(void **state) {
+  (void)state;
+  for (uint64_t seed = 1; seed <= 20; seed++) {
+    dice d = {seed};
+    problem *p = problem_create(&d, 6, 4);
+    double delta[KFI_PARAMS], u[4], want = 0;
+    add_rows(&d, p, 50, 4);
+    for (int i = 0; i < 6; i++) delta[i] = dice_real(&d, -1, 1);
+    for (int r = 0; r < 4; r++) u[r] = dice_real(&d, -1, 1);
+    for (int k = 0; k < p->twin.n_rows; k++) {
+      double e = p->twin.rows[k].z - p->twin.rows[k].a * u[p->twin.rows[k].rank];
+      for (int i = 0; i < 6; i++) e -= p->twin.rows[k].x[i] * delta[i];
+      want += p->twin.rows[k].weight * (e * e - p->twin.rows[k].z * p->twin.rows[k].z);
+    }
+    near("squares", (int)seed, kfi_joint_squares(&p->joint, delta, u), want);
+    problem_free(p);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_solve),    cmocka_unit_test(test_one_rank),
@@ -395,6 +415,7 @@ int main(void) {
     cmocka_unit_test(test_all_held), cmocka_unit_test(test_no_information),
     cmocka_unit_test(test_forget),   cmocka_unit_test(test_forget_rank),
     cmocka_unit_test(test_shift),    cmocka_unit_test(test_more_parameters),
+    cmocka_unit_test(test_squares),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -143,7 +143,7 @@ static void test_slow_from_the_start(void **state) {
     }
     print_message("slow from the start, %s, bags %s: %.4f\n", places[i].mix,
                   *places[i].bags ? places[i].bags : "auto", worst);
-    if (!(worst <= 1.12)) fail_msg("max/mean is above 1.12"); /* unbalanced: 1.6 */
+    if (!(worst <= 1.1)) fail_msg("max/mean is above 1.1"); /* unbalanced: 1.6 */
   }
 }
 
@@ -187,6 +187,24 @@ static void test_dear_videos(void **state) {
   }
   print_message("videos 1.3 times as dear: %.4f\n", worst);
   if (!(worst <= 1.05)) fail_msg("max/mean is above 1.05"); /* of static: 1.25 */
+}
+
+/* Half of the machines are of the last generation, and nobody has said so. */
+static void test_two_generations(void **state) {
+  (void)state;
+  static const place kinds[] = {{"joint", "", ""}, {"joint", "g4n8", ""}};
+  for (int i = 0; i < 2; i++) {
+    double worst = 0;
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+      training t = start_of(&kinds[i], TRAINING_RANKS, 10, seed);
+      for (int32_t r = TRAINING_RANKS / 2; r < TRAINING_RANKS; r++) t.speed[r] = 0.5;
+      worst_of(&t, 150);
+      worst = fmax(worst, worst_of(&t, 20));
+      kf_scheduler_free(t.scheduler);
+    }
+    print_message("half the ranks at 0.5, bags %s: %.4f\n", i ? "g4n8" : "auto", worst);
+    if (!(worst <= 1.12)) fail_msg("max/mean is above 1.12"); /* of static: 1.33 */
+  }
 }
 
 /* ------------------------------------------------------------ (c) shares of work */
@@ -294,10 +312,11 @@ static void test_pauses(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_a_slow_rank),  cmocka_unit_test(test_overhead),
-    cmocka_unit_test(test_more_changes), cmocka_unit_test(test_slow_from_the_start),
-    cmocka_unit_test(test_cold_start),   cmocka_unit_test(test_dear_videos),
-    cmocka_unit_test(test_shares),       cmocka_unit_test(test_pauses),
+    cmocka_unit_test(test_a_slow_rank),     cmocka_unit_test(test_overhead),
+    cmocka_unit_test(test_more_changes),    cmocka_unit_test(test_slow_from_the_start),
+    cmocka_unit_test(test_cold_start),      cmocka_unit_test(test_dear_videos),
+    cmocka_unit_test(test_two_generations), cmocka_unit_test(test_shares),
+    cmocka_unit_test(test_pauses),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
