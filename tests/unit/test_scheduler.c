@@ -196,7 +196,7 @@ static void test_failed_plan(void **state) {
   wrong[3].n_ranks = 3;
   wrong[4].len = NULL;
   static const char *const why[] = {"fits nowhere", "-5 tokens", "kind 4", "3 ranks",
-                                    "len is NULL"};
+                                    "with their lengths"};
   for (int i = 0; i < 40; i++) {
     const kf_batch *b = &wrong[i % 5];
     kf_status status = kf_scheduler_plan(s, b, &plan);
