@@ -130,6 +130,7 @@ uint64_t kfi_plan_hash(const kf_chunk *chunk, int64_t n_chunks);
 /* Go on with an FNV-1a 64 over the values as little-endian 64-bit integers. */
 #define KFI_HASH_START 0xcbf29ce484222325ull
 uint64_t kfi_hash(uint64_t hash, const int64_t *value, int64_t n);
+uint64_t kfi_hash_reals(uint64_t hash, const double *value, int64_t n); /* their bits */
 
 /* ------------------------------------------------------- search.c: the outline */
 

@@ -27,6 +27,15 @@ uint64_t kfi_hash(uint64_t h, const int64_t *value, int64_t n) {
   return h;
 }
 
+uint64_t kfi_hash_reals(uint64_t hash, const double *value, int64_t n) {
+  for (int64_t i = 0; i < n; i++) {
+    int64_t bits;
+    memcpy(&bits, &value[i], sizeof bits);
+    hash = kfi_hash(hash, &bits, 1);
+  }
+  return hash;
+}
+
 uint64_t kfi_plan_hash(const kf_chunk *chunk, int64_t n) {
   return kfi_hash(KFI_HASH_START, (const int64_t *)chunk, 7 * n);
 }

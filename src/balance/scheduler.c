@@ -341,15 +341,6 @@ int64_t kf_scheduler_steps(const kf_scheduler *s) { return s ? s->step : 0; }
 
 /* --------------------------------------------------------------------- hashes */
 
-static uint64_t hash_reals(uint64_t h, const double *value, int64_t n) {
-  for (int64_t i = 0; i < n; i++) {
-    int64_t bits;
-    memcpy(&bits, &value[i], sizeof bits);
-    h = kfi_hash(h, &bits, 1);
-  }
-  return h;
-}
-
 uint64_t kfi_scheduler_kind(const kf_scheduler *s) {
   const kf_cost *c = &s->start;
   const int64_t whole[] = {s->history.n_ranks, c->layers, c->heads, c->cluster.ranks_per_node};
@@ -357,8 +348,8 @@ uint64_t kfi_scheduler_kind(const kf_scheduler *s) {
                          c->ulysses_bytes,     c->route_bytes,      c->cluster.intra_Bps,
                          c->cluster.inter_Bps, c->cluster.latency_s};
   uint64_t h = kfi_hash(KFI_HASH_START, whole, sizeof whole / sizeof *whole);
-  h = hash_reals(h, real, sizeof real / sizeof *real);
-  return hash_reals(h, s->history.slow_start, s->history.n_ranks);
+  h = kfi_hash_reals(h, real, sizeof real / sizeof *real);
+  return kfi_hash_reals(h, s->history.slow_start, s->history.n_ranks);
 }
 
 uint64_t kf_scheduler_hash(const kf_scheduler *s) {
@@ -372,10 +363,11 @@ uint64_t kf_scheduler_hash(const kf_scheduler *s) {
                          law->overhead_tokens, law->comm_scale,  h->noise,
                          h->scatter,           h->rank_tokens};
   uint64_t hash = kfi_hash(KFI_HASH_START, whole, sizeof whole / sizeof *whole);
-  hash = hash_reals(hash, real, sizeof real / sizeof *real);
-  hash = hash_reals(hash, law->correction, h->n_slots);
-  hash = hash_reals(hash, s->correction, KFI_CLASSES);
-  hash = hash_reals(hash, h->slow, h->n_ranks);
-  hash = hash_reals(hash, h->joint.target, h->joint.n); /* every row that counts leaves its mark */
-  return hash_reals(hash, h->joint.rank_target, h->n_ranks);
+  hash = kfi_hash_reals(hash, real, sizeof real / sizeof *real);
+  hash = kfi_hash_reals(hash, law->correction, h->n_slots);
+  hash = kfi_hash_reals(hash, s->correction, KFI_CLASSES);
+  hash = kfi_hash_reals(hash, h->slow, h->n_ranks);
+  hash =
+    kfi_hash_reals(hash, h->joint.target, h->joint.n); /* every row that counts leaves its mark */
+  return kfi_hash_reals(hash, h->joint.rank_target, h->n_ranks);
 }

@@ -246,15 +246,6 @@ kf_status kfi_world_create(const kf_planner_options *o, kfi_world *w, kfi_buffer
   return KF_OK;
 }
 
-static uint64_t hash_doubles(uint64_t h, const double *value, int64_t n) {
-  for (int64_t i = 0; i < n; i++) {
-    int64_t bits;
-    memcpy(&bits, &value[i], sizeof bits);
-    h = kfi_hash(h, &bits, 1);
-  }
-  return h;
-}
-
 uint64_t kfi_world_hash(const kfi_world *w) {
   const int64_t whole[] = {w->n_ranks,        w->heads,      w->ranks_per_node, w->max_chunk,
                            w->budget,         w->affinity,   w->auto_bags,      w->n_bags,
@@ -264,8 +255,8 @@ uint64_t kfi_world_hash(const kfi_world *w) {
                          w->route_inter_s,   w->ulysses_latency_s, w->route_latency_s,
                          w->ulysses_bytes,   w->route_bytes};
   uint64_t h = kfi_hash(KFI_HASH_START, whole, sizeof whole / sizeof *whole);
-  h = hash_doubles(h, real, sizeof real / sizeof *real);
-  h = hash_doubles(h, w->speed, w->n_ranks);
+  h = kfi_hash_reals(h, real, sizeof real / sizeof *real);
+  h = kfi_hash_reals(h, w->speed, w->n_ranks);
   if (w->cap) h = kfi_hash(h, w->cap, w->n_ranks);
   for (int32_t b = 0; b <= w->n_bags; b++) h = kfi_hash(h, &(int64_t){w->bag_first[b]}, 1);
   return h;
