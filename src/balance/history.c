@@ -385,9 +385,7 @@ static double misfit(const kfi_history *h, const double *delta, const double *u,
 ** Returns its misfit, with a price for every number that was free. */
 static double explain(kfi_history *h, bool by_law, double noise, double *delta, double *u) {
   static const double deviation[KFI_FIRST_CLASS] = {1, 0.5, 30, 100, 0.1};
-  double row = noise * noise;
-  bool settled = is_settled(h); /* before, it is the law that is hardly known */
-  double price = by_law && settled ? 8 : 0;
+  double row = noise * noise, price = by_law ? 8 : 0;
   kfi_belief b = belief(h, row);
   for (int i = 0; i < h->joint.n; i++) {
     double d = i < KFI_FIRST_CLASS ? deviation[i] : 0.05;
@@ -398,7 +396,7 @@ static double explain(kfi_history *h, bool by_law, double noise, double *delta, 
     bool free = !by_law && has_jumped(h, r, noise);
     h->rank_mean[r] = 0;
     h->rank_precision[r] = free ? rank_precision(h, row, 1) : 1e12;
-    if (free) price += settled ? 4 : 12;
+    if (free) price += 4;
   }
   kfi_joint_solve(&h->recent, &b, delta, NULL, u);
   return misfit(h, delta, u, noise) + price;
@@ -407,11 +405,9 @@ static double explain(kfi_history *h, bool by_law, double noise, double *delta, 
 /*
 ** Explain the last steps by themselves: either the law has changed or the ranks that have jumped, the
 ** one that fits better; what is left will show. It is the world that has changed: older rows, which
-** agreed with what was believed then, count as agreeing with what is believed now, but hardly. While
-** the law is new it does not jump: it is far off, where one step of a linear problem goes too far, and
-** refits come to it one by one. Returns whether there was a jump.
+** agreed with what was believed then, count as agreeing with what is believed now, but hardly.
 */
-static bool jump(kfi_history *h, double noise) {
+static void jump(kfi_history *h, double noise) {
   double law[P], still[P], *u = h->u, *none = h->scratch;
   h->recent.n = h->joint.n;
   kfi_joint_forget(&h->recent, 0);
@@ -426,13 +422,12 @@ static bool jump(kfi_history *h, double noise) {
     move(h, law, none);
     h->anchor.linear_s *= kfi_exp(law[KFI_LINEAR]);
     h->anchor.quadratic_s *= kfi_exp(law[KFI_QUADRATIC]);
-    return true;
+    return;
   }
   for (int32_t r = 0; r < h->n_ranks; r++)
     if (has_jumped(h, r, noise)) kfi_joint_forget_rank(&h->joint, r, JUMP_KEEPS);
   move(h, still, u);
   for (int32_t r = 0; r < h->n_ranks; r++) h->slow_anchor[r] += u[r];
-  return true;
 }
 
 /* --------------------------------------------------------------------- observe */
@@ -528,13 +523,15 @@ bool kfi_history_observe(kfi_history *h) {
   learn_scatter(h);
   h->n_steps++;
 
-  double noise = fmax(h->scatter, JUMP_LEAST);
-  if (!is_settled(h)) { /* rows of a law that is far off mislead, and everything seems to jump */
+  /* While the law is new everything seems to jump, and rows of a law that is far off mislead: it is
+  ** refitted at every step instead, for one step of a linear problem does not reach it. */
+  if (!is_settled(h)) {
     kfi_history_refit(h);
     return false;
   }
+  double noise = fmax(h->scatter, JUMP_LEAST);
   for (int32_t r = 0; r < h->n_ranks && !jumped; r++) jumped = has_jumped(h, r, noise);
-  jumped = jumped && jump(h, noise);
+  if (jumped) jump(h, noise);
   return jumped;
 }
 
