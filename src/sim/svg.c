@@ -120,19 +120,7 @@ static const char style[] =
 
 static void put_header(kfi_writer *b, const kf_plan *plan, const char *title) {
   const kf_figures *f = &plan->figures;
-  kfi_put(
-    b,
-    "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
-    "role=\"img\">\n<title>",
-    WIDTH, HEIGHT, WIDTH, HEIGHT);
-  kfi_put_xml(b, title ? title : "A plan");
-  kfi_put(b, "</title>\n%s<rect class=\"page\" width=\"%d\" height=\"%d\"/>\n", style, WIDTH,
-          HEIGHT);
-  if (title) {
-    kfi_put(b, "<text class=\"title\" x=\"%d\" y=\"34\">", LEFT);
-    kfi_put_xml(b, title);
-    kfi_put(b, "</text>\n");
-  }
+  kfi_put_picture(b, &(kfi_picture){WIDTH, HEIGHT, LEFT, "A plan", style}, title);
   kfi_put(b, "<text class=\"big\" x=\"%d\" y=\"60\">step ", LEFT);
   kfi_put_seconds(b, f->before_step_s, false);
   kfi_put(b, " \xe2\x86\x92 ");

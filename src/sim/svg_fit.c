@@ -148,18 +148,7 @@ static void put_at(kfi_writer *b, const char *command, double x, double y) {
 
 static void put_header(kfi_writer *b, const scene *s, const char *title) {
   const kf_fit *f = s->fit;
-  kfi_put(b,
-          "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
-          "height=\"%d\" role=\"img\">\n<title>",
-          WIDTH, HEIGHT, WIDTH, HEIGHT);
-  kfi_put_xml(b, title ? title : "A fit");
-  kfi_put(b, "</title>\n%s<rect class=\"page\" width=\"%d\" height=\"%d\"/>\n", style, WIDTH,
-          HEIGHT);
-  if (title) {
-    kfi_put(b, "<text class=\"title\" x=\"%d\" y=\"34\">", LEFT);
-    kfi_put_xml(b, title);
-    kfi_put(b, "</text>\n");
-  }
+  kfi_put_picture(b, &(kfi_picture){WIDTH, HEIGHT, LEFT, "A fit", style}, title);
   kfi_put(b, "<text class=\"big\" x=\"%d\" y=\"60\">", LEFT);
   kfi_put_percent(b, f->mape);
   kfi_put(b, " mean error, ");

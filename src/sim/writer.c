@@ -142,6 +142,20 @@ void kfi_put_real(kfi_writer *b, double value) {
   append(b, digits, strlen(digits));
 }
 
+void kfi_put_picture(kfi_writer *b, const kfi_picture *p, const char *title) {
+  kfi_put(b,
+          "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
+          "height=\"%d\" role=\"img\">\n<title>",
+          p->width, p->height, p->width, p->height);
+  kfi_put_xml(b, title ? title : p->untitled);
+  kfi_put(b, "</title>\n%s<rect class=\"page\" width=\"%d\" height=\"%d\"/>\n", p->style, p->width,
+          p->height);
+  if (!title) return;
+  kfi_put(b, "<text class=\"title\" x=\"%d\" y=\"34\">", p->left);
+  kfi_put_xml(b, title);
+  kfi_put(b, "</text>\n");
+}
+
 kf_status kfi_writer_take(kfi_writer *b, const char *what, char **out) {
   if (b->n == 0) kfi_put(b, "%s", "");
   if (b->failed_bytes) {
