@@ -157,7 +157,7 @@ static void test_cold_start(void **state) {
   static const place joint = {"joint", "", ""};
   for (size_t k = 0; k < sizeof cold / sizeof *cold; k++) {
     double worst = 0;
-    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+    for (uint64_t seed = 1; seed <= 10; seed++) { /* few show it, those badly */
       training t = start_of(&joint, TRAINING_RANKS, 10, seed);
       for (int i = 0; i < cold[k].steps; i++) {
         for (int r = 0; r < TRAINING_RANKS; r++) t.stretch[r] = cold[k].times;
