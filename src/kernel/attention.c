@@ -10,18 +10,16 @@
 ** rows behind the block before it, which was taken earlier: so there is always a block that waits
 ** for nobody, and one long head keeps many threads busy. All heads of a row of blocks come before
 ** the next row of blocks, so that the waiting is rare.
-**
-** Threads start with the call and end with it. One that cannot be started is not missed: the
-** others take its blocks, the caller's thread if need be all of them.
 */
 #include "attention.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <sched.h>
 #include <stdbool.h>
 
 #include "balance/status.h"
+#include "isa.h"
+#include "threads.h"
 
 typedef struct kernel {
   kfi_forward *forward;
@@ -42,25 +40,6 @@ static const kernel kernels[] = {{forward_portable, backward_portable},
 #endif
 };
 
-static const char *const isa_names[] = {"best", "portable", "avx2", "avx512"};
-
-/* The builtin asks the CPU and whether the operating system saves the registers. */
-static bool has_isa(kf_isa isa) {
-#ifdef KF_HAVE_AVX
-  if (isa == KF_ISA_AVX2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  if (isa == KF_ISA_AVX512)
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
-#endif
-  return isa == KF_ISA_PORTABLE;
-}
-
-static kf_isa best_isa(void) {
-  for (int isa = KF_ISA_AVX512; isa > KF_ISA_PORTABLE; isa--)
-    if (has_isa((kf_isa)isa)) return (kf_isa)isa;
-  return KF_ISA_PORTABLE;
-}
-
 /* -------------------------------------------------------------------------- blocks */
 
 typedef struct call {
@@ -76,9 +55,9 @@ typedef struct call {
 
 /* A thread's part of the workspace: this, then its floats. */
 typedef struct worker {
+  kfi_thread thread;
   call *job;
   float *work;
-  pthread_t thread;
 } worker;
 
 enum { LINE = 64 };
@@ -166,7 +145,7 @@ void kfi_turn_done(const kfi_turn *turn, int64_t n) {
 /* workspace: the workers, a line apart, then `done`. */
 static void run_all(call *job) {
   const kf_attention *a = job->a;
-  int64_t n = n_threads_of(a), step = worker_bytes(a->head_dim), n_started = 1;
+  int64_t n = n_threads_of(a), step = worker_bytes(a->head_dim);
   char *base = a->workspace;
   job->done = (_Atomic int64_t *)(void *)(base + n * step);
   if (job->backward)
@@ -177,13 +156,7 @@ static void run_all(call *job) {
     w->job = job;
     w->work = (float *)(void *)((char *)w + lines(sizeof *w));
   }
-  for (; n_started < n; n_started++) {
-    worker *w = (worker *)(void *)(base + n_started * step);
-    if (pthread_create(&w->thread, NULL, run, w)) break;
-  }
-  if (n > 0) run(base);
-  for (int64_t i = 1; i < n_started; i++)
-    pthread_join(((worker *)(void *)(base + i * step))->thread, NULL);
+  kfi_threads_run(n, run, base, step);
 }
 
 /* -------------------------------------------------------------------------- checks */
@@ -279,29 +252,20 @@ static kf_status check_workspace(const kf_attention *a) {
   return KF_OK;
 }
 
-static kf_status choose_kernel(kf_isa isa, kernel *out) {
-  if ((int)isa < KF_ISA_BEST || (int)isa > KF_ISA_AVX512)
-    return kfi_fail(KF_EINVAL, "isa is %d, expected 0 to %d", (int)isa, (int)KF_ISA_AVX512);
-  if (isa == KF_ISA_BEST) isa = best_isa();
-  if (!has_isa(isa))
-    return kfi_fail(KF_EINVAL, "isa is %s, which this machine does not have, expected %s at most",
-                    isa_names[isa], isa_names[best_isa()]);
-  *out = kernels[isa - KF_ISA_PORTABLE];
-  return KF_OK;
-}
-
 static kf_status attend(const kf_attention *a, bool backward) {
   call job = {.a = a, .backward = backward};
+  kf_isa isa;
   int64_t pairs;
   kf_status status;
   if (!a) return kfi_fail(KF_EINVAL, "attention is NULL");
   if ((status = check_shape(a, &pairs))) return status;
   if (!isfinite(a->scale))
     return kfi_fail(KF_EINVAL, "scale is %g, expected a finite number", (double)a->scale);
-  if ((status = choose_kernel(a->isa, &job.kernel))) return status;
+  if ((status = kfi_choose_isa(a->isa, &isa))) return status;
   if (pairs == 0) return KF_OK;
   if ((status = check_tensors(a, backward))) return status;
   if ((status = check_workspace(a))) return status;
+  job.kernel = kernels[isa - KF_ISA_PORTABLE];
   job.scale = a->scale != 0 ? a->scale : (float)(1 / sqrt(a->head_dim));
   job.block_rows = backward ? kfi_backward_rows(a->head_dim) : kfi_forward_rows(a->head_dim);
   job.n_blocks = count_blocks(a, job.block_rows);
