@@ -21,10 +21,11 @@
 **  10. route     tokens to where they are computed, results home
 **  11. ulysses   q, k, v of split sequences to the owners of their heads, outputs back
 **  12. attention packed, variable length, on the CPU
-**  13. fit       measured (length, seconds) rows become a cost
-**  14. config    one YAML file
-**  15. scheduler plans every step, learns from measured times, remembers
-**  16. watch     metrics, log, trace
+**  13. adaln     LayerNorm-Modulate over packed tokens, on the CPU
+**  14. fit       measured (length, seconds) rows become a cost
+**  15. config    one YAML file
+**  16. scheduler plans every step, learns from measured times, remembers
+**  17. watch     metrics, log, trace
 **
 ** The shortest program that plans a step (every call returns a kf_status, and what is created is
 ** freed by kf_planner_free and kf_batch_free):
@@ -94,6 +95,10 @@ KF_API const char *kf_status_string(kf_status status);
 ** failure. Valid until the next call into the library on this thread.
 */
 KF_API const char *kf_last_error(void);
+
+/* Record a sentence for kf_last_error() and return status: for code that adds to this library, as
+** knapformer_cuda.h does. */
+KF_API kf_status kf_fail(kf_status status, const char *sentence);
 
 /* ------------------------------------------------------------------- 2. batch */
 
@@ -596,7 +601,102 @@ KF_API int64_t kf_attention_workspace(const kf_attention *attention);
 KF_API kf_status kf_attention_forward(const kf_attention *attention);
 KF_API kf_status kf_attention_backward(const kf_attention *attention);
 
-/* --------------------------------------------------------------------- 13. fit */
+/* ------------------------------------------------------------------ 13. adaln */
+
+/* How tensors are stored. Arithmetic is always fp32; storing rounds to the nearest, ties to even,
+** and a NaN stays a NaN. */
+typedef enum kf_dtype { KF_FP32 = 0, KF_BF16 = 1, KF_FP16 = 2 } kf_dtype;
+
+/* When a kernel rounds to dtype. */
+typedef enum kf_rounding {
+  KF_ROUND_ONCE = 0, /* fp32 until a tensor is stored: the exact one */
+  KF_ROUND_EACH = 1  /* after every operation, as an eager model in dtype does */
+} kf_rounding;
+
+#define KF_MAX_DIM 1048576
+
+/*
+** LayerNorm-Modulate over packed tokens: with s the sequence of a token,
+**
+**     y = LN(x) * (1 + scale[s]) + shift[s]        LN(x) = (x - mean) / sqrt(variance + eps)
+**
+** and with the prologue, where `gate` is set, x is made first:
+**
+**     x = residual + gate[s] * u
+**
+** Backward gives dx, dscale, dshift, and with the prologue du and dgate; dx is then the gradient of
+** residual too. It needs x, scale (and u, gate) again, and from forward only mean and rstd: 8 bytes
+** a token.
+**
+** The order of every sum is fixed (doc/adaln.md): all results are the same to the bit with any
+** number of threads, with every kf_isa, and on CUDA (kf_adaln_forward_cuda in knapformer_cuda.h).
+** Tensors do not overlap, but x may be residual and dx may be dx_add.
+*/
+typedef struct kf_adaln {
+  int64_t n_tokens, n_seqs;
+  int64_t dim; /* columns of a token, 1 to KF_MAX_DIM */
+  /* Which tokens belong to which sequence, one of these two. Sequences may be empty. */
+  const int64_t *cu_seqlens; /* (n_seqs + 1) sequence s is tokens cu_seqlens[s] .. cu_seqlens[s+1];
+                                from 0 to n_tokens */
+  const int32_t *seq_index;  /* (n_tokens) each token's sequence; one that appears in several places
+                                is one sequence. Memory is needed for each run of equal entries. */
+  kf_dtype dtype;            /* of tokens: x, y, residual, u, and their gradients */
+  int32_t mod_fp32;          /* not 0: scale, shift, gate and their gradients are fp32, whatever
+                                dtype is; only with KF_ROUND_ONCE */
+  int64_t mod_stride; /* elements from one sequence's scale, shift, gate, dscale, .. to the next
+                                one's, so that they may be slices of one (n_seqs, 6, dim); 0: dim */
+  kf_rounding rounding;
+  float eps;         /* 0: 1e-6 */
+  int32_t n_threads; /* threads to use, the caller's among them; 0: 1 */
+  kf_isa isa;
+
+  const void *scale, *shift; /* (n_seqs, dim), rows mod_stride apart */
+  void *x;                   /* (n_tokens, dim) read; written by forward if there is a gate */
+  void *y;                   /* (n_tokens, dim) forward only */
+  float *mean, *rstd; /* (n_tokens) written by forward, both or none NULL; read by backward */
+
+  const void *gate;     /* (n_seqs, dim), rows mod_stride apart; NULL: no prologue */
+  const void *residual; /* (n_tokens, dim) forward with gate only */
+  const void *u;        /* (n_tokens, dim) with gate only */
+
+  const void *dy;        /* (n_tokens, dim) backward only, as what follows */
+  const void *dx_add;    /* (n_tokens, dim) gradient that reaches x some other way; NULL: none */
+  void *dx;              /* (n_tokens, dim); all gradients are written, not added to */
+  void *du;              /* (n_tokens, dim) with gate only */
+  void *dscale, *dshift; /* (n_seqs, dim), rows mod_stride apart; 0 for an empty sequence */
+  void *dgate;           /* (n_seqs, dim), rows mod_stride apart; with gate only */
+
+  void *workspace; /* of kf_adaln_workspace() bytes, aligned to 64 */
+  int64_t workspace_bytes;
+} kf_adaln;
+
+/* Bytes of workspace that both calls need: 8 dim bytes (12 with a gate) for every 32 tokens of a
+** sequence, and a few rows for each thread. 64 where there is nothing to do, or where the calls would
+** refuse the shape. */
+KF_API int64_t kf_adaln_workspace(const kf_adaln *adaln);
+
+KF_API kf_status kf_adaln_forward(const kf_adaln *adaln);
+KF_API kf_status kf_adaln_backward(const kf_adaln *adaln);
+
+/*
+** For kernels elsewhere, such as those of knapformer_cuda.h. kf_adaln_check refuses what forward
+** (0) or backward (1) would refuse, but for the workspace and the isa.
+**
+** The chunk table: each sequence's tokens in order, cut into chunks of at most KF_ADALN_CHUNK
+** neighbours. Chunks come by sequence, then by place; those of sequence s are chunk_off[s] to
+** chunk_off[s+1]. With NULLs it only counts: *n_chunks is always written.
+*/
+#define KF_ADALN_CHUNK 32
+typedef struct kf_adaln_chunk {
+  int64_t first; /* token */
+  int32_t n_tokens, seq;
+} kf_adaln_chunk;
+
+KF_API kf_status kf_adaln_check(const kf_adaln *adaln, int backward);
+KF_API kf_status kf_adaln_chunks(const kf_adaln *adaln, kf_adaln_chunk *chunk, int64_t *chunk_off,
+                                 int64_t *n_chunks);
+
+/* --------------------------------------------------------------------- 14. fit */
 
 /* One measurement: a whole sequence of `len` tokens took `seconds` on `rank`. */
 typedef struct kf_fit_row {
@@ -649,7 +749,7 @@ KF_API kf_status kf_svg_fit(const kf_fit_row *rows, int64_t n_rows, const uint8_
 KF_API kf_status kf_fit_text(const kf_fit *fit, char **out);
 KF_API kf_status kf_fit_load(const char *name, const char *text, size_t n_bytes, kf_cost *cost);
 
-/* ------------------------------------------------------------------ 14. config */
+/* ------------------------------------------------------------------ 15. config */
 
 typedef enum kf_cost_model {
   KF_COST_HISTORY = 0,  /* starts from either of the others and learns from measured times */
@@ -708,7 +808,7 @@ KF_API kf_status kf_config_check(const kf_config *config, int32_t n_ranks);
 /* The config as commented YAML that kf_config_parse reads back; free() it. */
 KF_API kf_status kf_config_text(const kf_config *config, char **out);
 
-/* --------------------------------------------------------------- 15. scheduler */
+/* --------------------------------------------------------------- 16. scheduler */
 
 /*
 ** The online object: a planner, the cost it plans with, and what it has learned.
@@ -808,7 +908,7 @@ KF_API kf_status kf_scheduler_save(const kf_scheduler *scheduler, void **out, si
 KF_API kf_status kf_scheduler_restore(kf_scheduler *scheduler, const char *name, const void *data,
                                       size_t n_bytes);
 
-/* ------------------------------------------------------------------- 16. watch */
+/* ------------------------------------------------------------------- 17. watch */
 
 /* A coefficient that has moved: by more than 10%, and more than its noise explains. */
 typedef struct kf_drift {
