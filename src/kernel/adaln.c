@@ -40,6 +40,7 @@ static const kernel kernels[] = {
 
 enum {
   LINE = 64,
+  PAGE = 4096,
   TILE = 512,           /* columns that are added up at once: their doubles stay in L1 */
   STREAM_FROM = 4 << 20 /* bytes of a tensor from which it is written past the caches */
 };
@@ -100,6 +101,9 @@ static kf_status check_cu_seqlens(const kf_adaln *a) {
 }
 
 static kf_status check_seq_index(const kf_adaln *a) {
+  if (a->n_seqs == 0 && a->n_tokens > 0)
+    return kfi_fail(KF_EINVAL, "n_seqs is 0, expected at least 1 for %lld tokens",
+                    (long long)a->n_tokens);
   for (int64_t t = 0; t < a->n_tokens; t++)
     if (a->seq_index[t] < 0 || a->seq_index[t] >= a->n_seqs)
       return kfi_fail(KF_EINVAL, "seq_index[%lld] is %d, expected 0 to %lld, n_seqs is %lld",
@@ -260,8 +264,8 @@ typedef struct call {
   int64_t n_chunks;
   const kf_adaln_chunk *chunk;
   const int64_t *chunk_off;
-  float *sums; /* (n_chunks, n_sums, pad) */
-  int64_t n_sums, pad;
+  float *sums; /* (n_chunks, n_sums, stride) */
+  int64_t n_sums, stride, pad;
   _Atomic int64_t next; /* chunk, then tile of a sequence */
 } call;
 
@@ -274,9 +278,20 @@ typedef struct worker {
   float *work;
 } worker;
 
+/*
+** Where a thread's floats begin. Rows of tokens often begin on a page, or 64 bytes after it; a load
+** that lies 4096 bytes from a store that is still on its way waits for it, and such lines push each
+** other out of the cache. So factor and shift lie a quarter and three quarters of a page further.
+*/
+static float *page_of(char *at, int quarters) {
+  uintptr_t page = ((uintptr_t)at + PAGE - 1) / PAGE * PAGE;
+  return (float *)(page + (uintptr_t)(quarters * PAGE / 4));
+}
+
 static int64_t worker_bytes(const kf_adaln *a) {
-  int64_t floats = 3 * kfi_adaln_pad(a->dim) + kfi_adaln_work(a->dim);
-  return lines(sizeof(worker)) + lines(floats * (int64_t)sizeof(float));
+  int64_t row = kfi_adaln_pad(a->dim) * (int64_t)sizeof(float);
+  return lines(sizeof(worker)) + 3 * (row + 2 * PAGE) +
+         lines(kfi_adaln_work(a->dim) * (int64_t)sizeof(float));
 }
 
 static int64_t n_sums(const kf_adaln *a) { return a->gate ? 3 : 2; }
@@ -284,7 +299,7 @@ static int64_t n_sums(const kf_adaln *a) { return a->gate ? 3 : 2; }
 int64_t kf_adaln_workspace(const kf_adaln *adaln) {
   if (!adaln || check_shape(adaln)) return LINE;
   if (adaln->n_seqs == 0) return LINE;
-  int64_t n = count_chunks(adaln), row = kfi_adaln_pad(adaln->dim) * (int64_t)sizeof(float);
+  int64_t n = count_chunks(adaln), row = kfi_adaln_stride(adaln->dim) * (int64_t)sizeof(float);
   return lines(n * (int64_t)sizeof(kf_adaln_chunk)) +
          lines((adaln->n_seqs + 1) * (int64_t)sizeof(int64_t)) + n * n_sums(adaln) * row +
          n_threads_of(adaln) * worker_bytes(adaln);
@@ -346,7 +361,7 @@ static void do_chunk(worker *w, int64_t n) {
   rows.dx_add = row_of(a, a->dx_add, t);
   rows.dx = row_of(a, a->dx, t);
   rows.du = row_of(a, a->du, t);
-  rows.sums = job->sums + n * job->n_sums * job->pad;
+  rows.sums = job->sums + n * job->n_sums * job->stride;
   job->kernel.backward(&rows);
 }
 
@@ -370,7 +385,7 @@ static void add_up(const call *job, int64_t s, int64_t which, int64_t first, int
   void *out = mod_row(a, outs[which], s);
   double total[TILE] = {0};
   for (int64_t i = job->chunk_off[s]; i < job->chunk_off[s + 1]; i++) {
-    const float *sums = job->sums + (i * job->n_sums + which) * job->pad + first;
+    const float *sums = job->sums + (i * job->n_sums + which) * job->stride + first;
     for (int64_t c = 0; c < n; c++) total[c] += sums[c];
   }
   for (int64_t c = 0; c < n; c++) kfi_store(mod_dtype(a), out, first + c, (float)total[c]);
@@ -399,6 +414,7 @@ static worker *lay_out(call *job) {
   job->n_chunks = count_chunks(a);
   job->n_sums = n_sums(a);
   job->pad = kfi_adaln_pad(a->dim);
+  job->stride = kfi_adaln_stride(a->dim);
   base += lines(job->n_chunks * (int64_t)sizeof *chunk);
   int64_t *off = (int64_t *)(void *)base;
   list_chunks(a, chunk, off);
@@ -406,14 +422,14 @@ static worker *lay_out(call *job) {
   job->chunk = chunk;
   job->chunk_off = off;
   job->sums = (float *)(void *)base;
-  base += job->n_chunks * job->n_sums * job->pad * (int64_t)sizeof(float);
+  base += job->n_chunks * job->n_sums * job->stride * (int64_t)sizeof(float);
   for (int64_t i = 0; i < n_threads_of(a); i++) {
     worker *w = (worker *)(void *)(base + i * step);
     w->job = job;
     w->seq = -1;
-    w->factor = (float *)(void *)((char *)w + lines(sizeof *w));
-    w->shift = w->factor + job->pad;
-    w->gate = w->shift + job->pad;
+    w->factor = page_of((char *)w + lines(sizeof *w), 1);
+    w->shift = page_of((char *)(w->factor + job->pad), 3);
+    w->gate = page_of((char *)(w->shift + job->pad), 3);
     w->work = w->gate + job->pad;
   }
   return (worker *)(void *)base;

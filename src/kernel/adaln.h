@@ -7,11 +7,11 @@
 ** after each operation. R(v) is v rounded to dtype; with KF_ROUND_EACH every R is done, with
 ** KF_ROUND_ONCE those in [R ..] are not, and a product that feeds a sum is an fma.
 **
-** SUM of a term over a row's columns:
+** SUM of a term over columns:
 **     A run is 256 columns, the last one may be shorter. In a run, column c belongs to strand
 **     c mod 64, and a strand adds its (up to 4) terms to 0 in order of columns. The 64 strands are
 **     added as a tree of neighbours: strand i and i + 1 for even i, then i and i + 2, .. then 0 and
-**     32. Runs are added to 0 in order.
+**     32. That is the run's sum. Runs are added to 0 in order.
 **
 **         columns   0 .. 63 | 64 .. 127 | 128 .. 191 | 192 .. 255 | next run
 **         strand    0 .. 63 |  0 ..  63 |   0 ..  63 |   0 ..  63 |
@@ -19,12 +19,22 @@
 **     Four terms deep and then a tree: as exact as a pairwise sum, and it suits 16 lanes of AVX-512,
 **     8 of AVX2, and CUDA threads that own 4 columns (fp32) or 8 (16 bits) of each 64.
 **
-** Forward, factor = [R](1 + scale):
-**     x    = R(residual + [R](gate * u))              with a gate; once: fma(gate, u, residual)
-**     mean = SUM(x) / dim
-**     rstd = 1 / sqrt(SUM((x - mean)^2) / dim + eps)  the square is an fma into the strand, always
-**     xhat = [R]((x - mean) * rstd)
-**     y    = R([R](xhat * factor) + shift)            once: fma(xhat, factor, shift)
+** Forward, factor = [R](1 + scale). The moments take two passes over a run, which a kernel can hold
+** in registers, not over the row; runs are merged exactly, as if there had been two passes over the
+** row (Chan, Golub, LeVeque), never by E[x^2] - E[x]^2. In the sum of x the tree adds its first two
+** levels in fp32 and the upper four in double, and what rounding it to a mean leaves over is kept: so
+** the mean is good to half a unit even where it is large against the deviation:
+**     x      = R(residual + [R](gate * u))            with a gate; once: fma(gate, u, residual)
+**     S_r    = sum of x over run r, in double,  s_r = S_r rounded to fp32
+**     m_r    = s_r / n_r                              n_r is the run's columns
+**     e_r    = S_r - n_r * m_r                        in double, rounded to fp32
+**     q_r    = sum of (x - m_r)^2 over run r          the square is an fma into the strand, always
+**     rough  = (s_0 + s_1 + ..) / dim                 sums over runs are from 0, in order
+**     mean   = rough + (sum of fma(n_r, m_r - rough, e_r)) / dim
+**     q      = fma(n_r * (m_r - mean), m_r - mean, q + q_r), over the runs
+**     rstd   = 1 / sqrt(q / dim + eps)
+**     xhat   = [R]((x - mean) * rstd)
+**     y      = R([R](xhat * factor) + shift)          once: fma(xhat, factor, shift)
 **
 ** Backward, with x_ = (x - mean) * rstd, not rounded to dtype:
 **     g    = [R](dy * factor)
@@ -46,6 +56,7 @@
 #ifndef KFI_ADALN_H
 #define KFI_ADALN_H
 
+#include <math.h>
 #include <stdbool.h>
 
 #include "knapformer.h"
@@ -65,7 +76,7 @@ typedef struct kfi_rows {
   float *mean, *rstd; /* forward: may be NULL */
   const void *dy, *dx_add;
   void *dx, *du;
-  float *sums; /* (2 or 3, kfi_adaln_pad(dim)) backward: of dscale, dshift, dgate; written */
+  float *sums; /* (2 or 3, kfi_adaln_stride(dim)) backward: of dscale, dshift, dgate; written */
   float *work; /* kfi_adaln_work(dim) floats */
 } kfi_rows;
 
@@ -74,8 +85,51 @@ static inline int64_t kfi_adaln_pad(int64_t dim) {
   return (dim + KFI_STRANDS - 1) / KFI_STRANDS * KFI_STRANDS;
 }
 
-/* The rows that a kernel may keep for itself: the two that forward makes of residual and u. */
-static inline int64_t kfi_adaln_work(int64_t dim) { return 2 * kfi_adaln_pad(dim); }
+/* Floats from one row of column sums to the next: not a multiple of a page, see adaln.c. */
+static inline int64_t kfi_adaln_stride(int64_t dim) { return kfi_adaln_pad(dim) + 5 * KFI_STRANDS; }
+
+static inline int64_t kfi_adaln_runs(int64_t dim) { return (dim + KFI_RUN - 1) / KFI_RUN; }
+
+/* s_r, m_r, e_r and q_r of a run. */
+typedef struct kfi_run {
+  float sum, mean, rest, squares;
+} kfi_run;
+
+/* A run of n columns from the sum S_r; its squares come later. */
+static inline kfi_run kfi_run_of(double sum, float n) {
+  kfi_run run;
+  run.sum = (float)sum;
+  run.mean = run.sum / n;
+  run.rest = (float)(sum - (double)n * run.mean); /* the product is exact */
+  run.squares = 0;
+  return run;
+}
+
+/* Floats that a kernel may keep for itself: the rows that forward makes of residual and u, and a
+** kfi_run for each run. */
+static inline int64_t kfi_adaln_work(int64_t dim) {
+  return 16 * kfi_adaln_pad(dim) + 4 * kfi_adaln_runs(dim);
+}
+
+/* Mean and rstd of a row from its runs. Inline, so that kernels with an instruction for fmaf use
+** it. */
+static inline void kfi_adaln_moments(int64_t dim, float eps, const kfi_run *runs, float *mean,
+                                     float *rstd) {
+  int64_t n_runs = kfi_adaln_runs(dim), last = n_runs - 1;
+  float sum = 0, rest = 0, squares = 0, n = KFI_RUN, n_last = (float)(dim - last * KFI_RUN);
+  for (int64_t r = 0; r < n_runs; r++) sum += runs[r].sum;
+  float rough = sum / (float)dim;
+  for (int64_t r = 0; r < last; r++) rest += fmaf(n, runs[r].mean - rough, runs[r].rest);
+  rest += fmaf(n_last, runs[last].mean - rough, runs[last].rest);
+  *mean = rough + rest / (float)dim;
+  for (int64_t r = 0; r < last; r++) {
+    float off = runs[r].mean - *mean;
+    squares = fmaf(n * off, off, squares + runs[r].squares);
+  }
+  float off = runs[last].mean - *mean;
+  squares = fmaf(n_last * off, off, squares + runs[last].squares);
+  *rstd = 1 / sqrtf(squares / (float)dim + eps);
+}
 
 typedef void kfi_adaln_rows(const kfi_rows *);
 typedef void kfi_adaln_widen(kf_dtype, int64_t n, const void *from, float *to); /* to fp32 */

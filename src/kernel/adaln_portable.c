@@ -8,12 +8,7 @@
 #include "adaln.h"
 #include "dtype.h"
 
-/* --------------------------------------------------------------------- the sum of a row */
-
-typedef struct row_sum {
-  float strand[KFI_STRANDS]; /* of the run at hand */
-  float total;               /* of the runs before */
-} row_sum;
+/* ------------------------------------------------------------------------------ sums */
 
 static float fold(const float *strands) {
   float tree[KFI_STRANDS];
@@ -23,16 +18,21 @@ static float fold(const float *strands) {
   return tree[0];
 }
 
-/* Where column c's term belongs; columns come in order. */
-static float *strand_of(row_sum *sum, int64_t c) {
-  if (c > 0 && c % KFI_RUN == 0) {
-    sum->total += fold(sum->strand);
-    for (int i = 0; i < KFI_STRANDS; i++) sum->strand[i] = 0;
+/* The same with four levels in double. */
+static double fold_exactly(const float *strands) {
+  double tree[KFI_STRANDS / 4];
+  for (int i = 0; i < KFI_STRANDS / 4; i++) {
+    const float *s = strands + 4 * i;
+    tree[i] = (s[0] + s[1]) + (s[2] + s[3]);
   }
-  return &sum->strand[c % KFI_STRANDS];
+  for (int apart = 1; apart < KFI_STRANDS / 4; apart *= 2)
+    for (int i = 0; i < KFI_STRANDS / 4; i += 2 * apart) tree[i] += tree[i + apart];
+  return tree[0];
 }
 
-static float total_of(const row_sum *sum) { return sum->total + fold(sum->strand); }
+static int64_t run_end(int64_t dim, int64_t run) {
+  return dim - run < KFI_RUN ? dim : run + KFI_RUN;
+}
 
 /* ------------------------------------------------------------------------- one operation */
 
@@ -55,26 +55,33 @@ static void make_x(const kfi_rows *r, int64_t t) {
   }
 }
 
+/* The run of row t that begins with column `first`. */
+static kfi_run sum_run(const kfi_rows *r, int64_t t, int64_t first) {
+  int64_t end = run_end(r->dim, first);
+  float sum[KFI_STRANDS] = {0}, squares[KFI_STRANDS] = {0};
+  for (int64_t c = first; c < end; c++)
+    sum[c % KFI_STRANDS] += kfi_load(r->dtype, r->x, t * r->dim + c);
+  kfi_run run = kfi_run_of(fold_exactly(sum), (float)(end - first));
+  for (int64_t c = first; c < end; c++) {
+    float d = kfi_load(r->dtype, r->x, t * r->dim + c) - run.mean;
+    squares[c % KFI_STRANDS] = fmaf(d, d, squares[c % KFI_STRANDS]);
+  }
+  run.squares = fold(squares);
+  return run;
+}
+
 void kfi_adaln_forward_portable(const kfi_rows *r) {
-  float dim = (float)r->dim;
+  kfi_run *runs = (kfi_run *)(void *)r->work;
   for (int64_t t = 0; t < r->n; t++) {
-    row_sum sum = {{0}, 0}, squares = {{0}, 0};
+    float mean, rstd;
     if (r->gate) make_x(r, t);
-    for (int64_t c = 0; c < r->dim; c++)
-      *strand_of(&sum, c) += kfi_load(r->dtype, r->x, t * r->dim + c);
-    float mean = total_of(&sum) / dim;
-    for (int64_t c = 0; c < r->dim; c++) {
-      float *strand = strand_of(&squares, c);
-      float d = kfi_load(r->dtype, r->x, t * r->dim + c) - mean;
-      *strand = fmaf(d, d, *strand);
-    }
-    float rstd = 1 / sqrtf(total_of(&squares) / dim + r->eps);
+    for (int64_t i = 0; i < kfi_adaln_runs(r->dim); i++) runs[i] = sum_run(r, t, i * KFI_RUN);
+    kfi_adaln_moments(r->dim, r->eps, runs, &mean, &rstd);
     for (int64_t c = 0; c < r->dim; c++) {
       float xhat = maybe(r, (kfi_load(r->dtype, r->x, t * r->dim + c) - mean) * rstd);
       kfi_store(r->dtype, r->y, t * r->dim + c, combine(r, xhat, r->factor[c], r->shift[c]));
     }
-    if (r->mean) r->mean[t] = mean;
-    if (r->rstd) r->rstd[t] = rstd;
+    if (r->mean) r->mean[t] = mean, r->rstd[t] = rstd;
   }
 }
 
@@ -93,22 +100,33 @@ static place place_of(const kfi_rows *r, int64_t t, int64_t c) {
   return p;
 }
 
-void kfi_adaln_backward_portable(const kfi_rows *r) {
-  float dim = (float)r->dim;
-  int64_t pad = kfi_adaln_pad(r->dim);
-  float *dscale = r->sums, *dshift = dscale + pad, *dgate = dshift + pad;
-  for (int64_t i = 0; i < (r->gate ? 3 : 2) * pad; i++) r->sums[i] = 0;
-  for (int64_t t = 0; t < r->n; t++) {
-    row_sum sum1 = {{0}, 0}, sum2 = {{0}, 0};
-    for (int64_t c = 0; c < r->dim; c++) {
+/* Row t's c1 and c2, and what it adds to dscale and dshift. */
+static void slopes(const kfi_rows *r, int64_t t, float *dscale, float *dshift, float *c1,
+                   float *c2) {
+  float total1 = 0, total2 = 0;
+  for (int64_t run = 0; run < r->dim; run += KFI_RUN) {
+    float sum1[KFI_STRANDS] = {0}, sum2[KFI_STRANDS] = {0};
+    for (int64_t c = run; c < run_end(r->dim, run); c++) {
       place p = place_of(r, t, c);
-      float *strand2 = strand_of(&sum2, c);
-      *strand_of(&sum1, c) += p.g;
-      *strand2 = fmaf(p.g, p.x_, *strand2);
+      sum1[c % KFI_STRANDS] += p.g;
+      sum2[c % KFI_STRANDS] = fmaf(p.g, p.x_, sum2[c % KFI_STRANDS]);
       dscale[c] = combine(r, p.dy, maybe(r, p.x_), dscale[c]);
       dshift[c] += p.dy;
     }
-    float c1 = total_of(&sum1) / dim, c2 = total_of(&sum2) / dim;
+    total1 += fold(sum1);
+    total2 += fold(sum2);
+  }
+  *c1 = total1 / (float)r->dim;
+  *c2 = total2 / (float)r->dim;
+}
+
+void kfi_adaln_backward_portable(const kfi_rows *r) {
+  int64_t stride = kfi_adaln_stride(r->dim);
+  float *dscale = r->sums, *dshift = dscale + stride, *dgate = dshift + stride;
+  for (int64_t i = 0; i < (r->gate ? 3 : 2) * stride; i++) r->sums[i] = 0;
+  for (int64_t t = 0; t < r->n; t++) {
+    float c1, c2;
+    slopes(r, t, dscale, dshift, &c1, &c2);
     for (int64_t c = 0; c < r->dim; c++) {
       place p = place_of(r, t, c);
       float d = maybe(r, r->rstd[t] * fmaf(-p.x_, c2, p.g - c1));

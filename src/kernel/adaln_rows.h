@@ -4,18 +4,23 @@
 ** LANES, PIECE, vec and the operations on it, fold() and the names of the three functions at the
 ** end. adaln.h says in which order everything is added.
 **
-** A piece is PIECE neighbouring columns, V vectors, each lane one strand. A row is walked run by
-** run, in a run piece by piece of the strands, in a piece the four steps that add to its strands:
+** The work is bound by memory, and the order of the walk is what counts. Rows are taken in groups
+** that fit in L2. First the sums of each row, from memory, in one pass: a run of 256 columns is held
+** in registers for both of its sums. Then the group is written tile by tile of columns, from L2, past
+** the caches, so that the modulation's tile, and in backward the column sums' tile, stay in L1:
 **
-**     PIECE = 32:   | 0 | 4 | 1 | 5 | 2 | 6 | 3 | 7 |  next run     (which 32 columns come when)
+**              tile 0        tile 1
+**     row 0  | 1 ------>  | 5 ------>  |
+**     row 1  | 2 ------>  | 6 ------>  |
+**     row 2  | 3 ------>  | ..         |
+**     row 3  | 4 ------>  |            |
 **
-** Forward is bound by memory: while row t is read and summed, row t-1 is written; while row t's
-** variance is computed, from the cache, row t+1 is on its way. Backward takes rows in groups: first
-** the two sums of each row, then, column by column, dx of all of them, so that the column sums are
-** loaded and stored once for a group.
+** Rejected, in times of a copy on one thread, where this has 1.29 and its parts 0.69 (read) + 0.72
+** (write): writing row t while row t+1 is read 1.8, four rows at once 1.6, with prefetches in either
+** of them no better (what is fetched while stores go past the caches is late or dropped), sum and
+** squares in two passes 1.5, tiles of 1024 columns 1.6.
 **
-** Columns beyond the last whole piece go through small buffers filled up with zeros. Functions are
-** specialised by their constant arguments.
+** Functions are specialised by their constant arguments.
 */
 #include <math.h>
 #include <stdint.h>
@@ -25,9 +30,26 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { V = PIECE / LANES, N_PIECES = KFI_STRANDS / PIECE, GROUP = 4 };
+/* Loops over arrays of vectors, which are to be registers. */
+#ifdef __clang__ /* does it unasked, and takes long in debug builds if it must */
+#define UNROLL
+#else
+#define UNROLL _Pragma("GCC unroll 32")
+#endif
 
-/* What the compiler knows when it makes one of the variants. */
+enum {
+  V = PIECE / LANES, /* vectors of a piece */
+  N_PIECES = KFI_STRANDS / PIECE,
+  STRAND_VECS = KFI_STRANDS / LANES,
+  RUN_VECS = KFI_RUN / LANES,
+  STEPS = KFI_RUN / KFI_STRANDS,
+  TILE = 512,
+  BATCH = 8,
+  FORWARD_GROUP = 16, /* rows of 12 KB: some 200 KB in L2 */
+  BACKWARD_GROUP = 16
+};
+
+/* What the compiler knows when it makes one of the variants, but for stream. */
 typedef struct variant {
   kf_dtype dtype;
   bool each, gated, stream;
@@ -59,6 +81,17 @@ INLINE void put(variant o, void *p, int64_t i, vec v) {
     o.stream ? stream_half(to, to_fp16(v)) : store_half(to, to_fp16(v));
 }
 
+/* Two vectors that follow each other. */
+INLINE void put_pair(variant o, void *p, int64_t i, vec a, vec b) {
+  if (o.dtype != KF_BF16) {
+    put(o, p, i, a);
+    put(o, p, i + LANES, b);
+  } else {
+    void *to = at_out(o, p, i);
+    o.stream ? stream_pair(to, pair_bf16(a, b)) : store_pair(to, pair_bf16(a, b));
+  }
+}
+
 INLINE vec rounded(variant o, vec v) {
   return o.dtype == KF_FP32 ? v : o.dtype == KF_BF16 ? round_bf16(v) : round_fp16(v);
 }
@@ -71,290 +104,262 @@ INLINE vec combine(variant o, vec a, vec b, vec c) {
   return o.each ? add(rounded(o, mul(a, b)), c) : muladd(a, b, c);
 }
 
+/* n < LANES elements from i on, the other lanes 0; and back. */
+INLINE vec take_part(variant o, const void *p, int64_t i, int64_t n) {
+  _Alignas(64) char part[LANES * sizeof(float)] = {0};
+  memcpy(part, at(o, p, i), (size_t)(n * size_of(o)));
+  return take(o, part, 0);
+}
+
+INLINE void put_part(variant o, void *p, int64_t i, int64_t n, vec v) {
+  _Alignas(64) char part[LANES * sizeof(float)];
+  put(o, part, 0, v);
+  memcpy(at_out(o, p, i), part, (size_t)(n * size_of(o)));
+}
+
+/* The same for n lanes, all of them where n is LANES: then it is a constant. */
+INLINE vec take_n(variant o, const void *p, int64_t i, int64_t n) {
+  return n == LANES ? take(o, p, i) : take_part(o, p, i, n);
+}
+
+INLINE void put_n(variant o, void *p, int64_t i, int64_t n, vec v) {
+  n == LANES ? put(o, p, i, v) : put_part(o, p, i, n, v);
+}
+
 /* ----------------------------------------------------------------------- forward */
 
-/* A row of x as the sums and the writing read it: as given, or in fp32 where it was made. */
-typedef struct source {
-  variant o;
-  const void *x;
-} source;
-
-/* A row that is ready to be written. */
-typedef struct ready {
-  source from;
-  void *y;
-  vec mean, rstd;
-} ready;
-
-INLINE void write_piece(variant o, const kfi_rows *r, const ready *row, int64_t c) {
-  for (int v = 0; v < V; v++) {
-    int64_t i = c + v * LANES;
-    vec x = take(row->from.o, row->from.x, i);
-    vec xhat = maybe(o, mul(sub(x, row->mean), row->rstd));
-    put(o, row->y, i, combine(o, xhat, load_fp32(r->factor + i), load_fp32(r->shift + i)));
-  }
-}
-
-/* The same for the last n < PIECE columns. */
-INLINE void write_tail(variant o, const kfi_rows *r, const ready *row, int64_t c, int64_t n) {
-  _Alignas(64) char x[PIECE * sizeof(float)] = {0}, y[PIECE * sizeof(float)];
-  kfi_rows rest = {.factor = r->factor + c, .shift = r->shift + c}; /* these are padded */
-  ready part = *row;
-  memcpy(x, at(part.from.o, part.from.x, c), (size_t)(n * size_of(part.from.o)));
-  part.from.x = x;
-  part.y = y;
-  write_piece(o, &rest, &part, 0);
-  memcpy(at_out(o, row->y, c), y, (size_t)(n * size_of(o)));
-}
-
-/* A row of x that is read, or made of residual and u: then it is also left at `made` in fp32. */
-typedef struct fresh {
+/* A row of forward. x is read as it is given, or in fp32 where it was made of residual and u. */
+typedef struct line {
   const void *residual, *u;
-  void *x;
+  void *x, *y;
   float *made;
-} fresh;
+  float mean, rstd;
+} line;
 
-INLINE void sum_piece(variant o, const kfi_rows *r, const fresh *row, int64_t c, vec *sum) {
-  for (int v = 0; v < V; v++) {
-    int64_t i = c + v * LANES;
-    vec x;
-    if (o.gated) {
-      x = combine(o, load_fp32(r->gate + i), take(o, row->u, i), take(o, row->residual, i));
-      put(o, row->x, i, x);
-      x = rounded(o, x);
-      store_fp32(row->made + i, x);
-    } else {
-      x = take(o, row->x, i);
+/* x from column i on, made of residual and u if there is a gate. */
+INLINE vec first_x(variant o, const kfi_rows *r, const line *row, int64_t i, int64_t n) {
+  if (!o.gated) return take_n(o, row->x, i, n);
+  vec u = take_n(o, row->u, i, n), residual = take_n(o, row->residual, i, n);
+  vec x = combine(o, load_fp32(r->gate + i), u, residual);
+  put_n(o, row->x, i, n, x);
+  x = rounded(o, x);
+  store_fp32(row->made + i, x);
+  return x;
+}
+
+/* S_r of a run in vectors. */
+INLINE double sum_run(const vec *x) {
+  vec sum[STRAND_VECS];
+  for (int v = 0; v < STRAND_VECS; v++) sum[v] = all(0);
+  UNROLL for (int i = 0; i < RUN_VECS; i++) sum[i % STRAND_VECS] = add(sum[i % STRAND_VECS], x[i]);
+  return N_PIECES == 1 ? fold_exactly(sum) : fold_exactly(sum) + fold_exactly(sum + V);
+}
+
+/* Sum of d^2. */
+INLINE float square_run(const vec *d) {
+  vec sum[STRAND_VECS];
+  for (int v = 0; v < STRAND_VECS; v++) sum[v] = all(0);
+  UNROLL for (int i = 0; i < RUN_VECS; i++) sum[i % STRAND_VECS] =
+    muladd(d[i], d[i], sum[i % STRAND_VECS]);
+  return N_PIECES == 1 ? fold(sum) : fold(sum) + fold(sum + V);
+}
+
+INLINE kfi_run whole_run(variant o, const kfi_rows *r, const line *row, int64_t c) {
+  vec x[RUN_VECS];
+  UNROLL for (int i = 0; i < RUN_VECS; i++) x[i] = hold(first_x(o, r, row, c + i * LANES, LANES));
+  kfi_run run = kfi_run_of(sum_run(x), KFI_RUN);
+  UNROLL for (int i = 0; i < RUN_VECS; i++) x[i] = sub(x[i], all(run.mean));
+  run.squares = square_run(x);
+  return run;
+}
+
+/* The last columns of a row, less than a run; what is missing counts as 0. */
+INLINE kfi_run short_run(variant o, const kfi_rows *r, const line *row, int64_t c) {
+  _Alignas(64) float columns[KFI_RUN + LANES] = {0};
+  vec x[RUN_VECS];
+  int64_t n = r->dim - c, i = 0;
+  for (; i + LANES <= n; i += LANES) store_fp32(columns + i, first_x(o, r, row, c + i, LANES));
+  if (i < n) store_fp32(columns + i, first_x(o, r, row, c + i, n - i));
+  for (i = n; i < KFI_RUN; i++) columns[i] = 0;
+  for (int v = 0; v < RUN_VECS; v++) x[v] = load_fp32(columns + v * LANES);
+  kfi_run run = kfi_run_of(sum_run(x), (float)n);
+  for (i = 0; i < n; i++) columns[i] -= run.mean;
+  for (int v = 0; v < RUN_VECS; v++) x[v] = load_fp32(columns + v * LANES);
+  run.squares = square_run(x);
+  return run;
+}
+
+/* The row's mean and rstd. */
+INLINE void statistics(variant o, const kfi_rows *r, line *row, kfi_run *runs) {
+  int64_t c = 0;
+  for (; c + KFI_RUN <= r->dim; c += KFI_RUN) runs[c / KFI_RUN] = whole_run(o, r, row, c);
+  if (c < r->dim) runs[c / KFI_RUN] = short_run(o, r, row, c);
+  kfi_adaln_moments(r->dim, r->eps, runs, &row->mean, &row->rstd);
+}
+
+/* xhat, and y, of n columns from i on. */
+INLINE vec xhat_of(variant o, const line *row, int64_t i, int64_t n) {
+  vec x = o.gated ? load_fp32(row->made + i) : take_n(o, row->x, i, n);
+  return maybe(o, mul(sub(x, all(row->mean)), all(row->rstd)));
+}
+
+INLINE vec y_of(variant o, const kfi_rows *r, vec xhat, int64_t i) {
+  return combine(o, xhat, load_fp32(r->factor + i), load_fp32(r->shift + i));
+}
+
+/* y of columns c to end - 1. Stores come eight in a row, which mixes better with the loads. */
+INLINE void write_row(variant o, const kfi_rows *r, const line *row, int64_t c, int64_t end) {
+  for (; c + BATCH * LANES <= end; c += BATCH * LANES) {
+    vec y[BATCH];
+    UNROLL for (int v = 0; v < BATCH; v++) y[v] = xhat_of(o, row, c + v * LANES, LANES);
+    UNROLL for (int v = 0; v < BATCH; v++) y[v] = y_of(o, r, y[v], c + v * LANES);
+    UNROLL for (int v = 0; v < BATCH; v += 2) put_pair(o, row->y, c + v * LANES, y[v], y[v + 1]);
+  }
+  for (; c + LANES <= end; c += LANES) put(o, row->y, c, y_of(o, r, xhat_of(o, row, c, LANES), c));
+  if (c < end) put_n(o, row->y, c, end - c, y_of(o, r, xhat_of(o, row, c, end - c), c));
+}
+
+INLINE void forward_group(variant o, const kfi_rows *r, int64_t t, int64_t n) {
+  int64_t pad = kfi_adaln_pad(r->dim);
+  line rows[FORWARD_GROUP];
+  for (int64_t k = 0; k < n; k++) {
+    int64_t first = (t + k) * r->dim;
+    rows[k] = (line){.residual = o.gated ? at(o, r->residual, first) : NULL,
+                     .u = o.gated ? at(o, r->u, first) : NULL,
+                     .x = at_out(o, r->x, first),
+                     .y = at_out(o, r->y, first),
+                     .made = r->work + k * pad};
+    statistics(o, r, &rows[k], (kfi_run *)(void *)(r->work + FORWARD_GROUP * pad));
+    if (r->mean) r->mean[t + k] = rows[k].mean, r->rstd[t + k] = rows[k].rstd;
+  }
+  for (int64_t c = 0; c < r->dim; c += TILE)
+    for (int64_t k = 0; k < n; k++) {
+      const line row = rows[k];
+      write_row(o, r, &row, c, c + TILE < r->dim ? c + TILE : r->dim);
     }
-    sum[v] = add(sum[v], x);
-  }
-}
-
-INLINE void sum_tail(variant o, const kfi_rows *r, const fresh *row, int64_t c, int64_t n,
-                     vec *sum) {
-  _Alignas(64) char in[3][PIECE * sizeof(float)] = {{0}};
-  size_t bytes = (size_t)(n * size_of(o));
-  kfi_rows rest = {.gate = r->gate + c};
-  fresh part = {in[0], in[1], in[2], row->made + c};
-  if (!o.gated) {
-    memcpy(in[2], at(o, row->x, c), bytes);
-    sum_piece(o, &rest, &part, 0, sum);
-    return;
-  }
-  /* What is beyond the row counts as 0, whatever the padding of gate holds. */
-  _Alignas(64) float gate[PIECE] = {0};
-  memcpy(gate, rest.gate, (size_t)n * sizeof *gate);
-  rest.gate = gate;
-  memcpy(in[0], at(o, row->residual, c), bytes);
-  memcpy(in[1], at(o, row->u, c), bytes);
-  sum_piece(o, &rest, &part, 0, sum);
-  memcpy(at_out(o, row->x, c), in[2], bytes);
-}
-
-/* Write the row `old` and sum the row `new`, either of which may be NULL (known when compiled). */
-INLINE float sweep(variant o, const kfi_rows *r, const ready *old, const fresh *new) {
-  float total = 0;
-  for (int64_t run = 0; run < r->dim; run += KFI_RUN) {
-    float folded[2] = {0, 0};
-    for (int p = 0; p < N_PIECES; p++) {
-      vec sum[V];
-      for (int v = 0; v < V; v++) sum[v] = all(0);
-      for (int64_t c = run + p * PIECE; c < run + KFI_RUN; c += KFI_STRANDS) {
-        int64_t n = r->dim - c;
-        if (n >= PIECE) {
-          if (old) write_piece(o, r, old, c);
-          if (new) sum_piece(o, r, new, c, sum);
-        } else if (n > 0) {
-          if (old) write_tail(o, r, old, c, n);
-          if (new) sum_tail(o, r, new, c, n, sum);
-        }
-      }
-      if (new) folded[p] = fold(sum);
-    }
-    total += N_PIECES == 1 ? folded[0] : folded[0] + folded[1];
-  }
-  return total;
-}
-
-INLINE void square_piece(source from, int64_t c, vec mean, vec *sum) {
-  for (int v = 0; v < V; v++) {
-    vec d = sub(take(from.o, from.x, c + v * LANES), mean);
-    sum[v] = muladd(d, d, sum[v]);
-  }
-}
-
-/* The last n < PIECE columns; beyond them x is the mean, so that nothing is added. */
-INLINE void square_tail(source from, int64_t c, int64_t n, vec mean, vec *sum) {
-  _Alignas(64) float x[PIECE];
-  source part = {{.dtype = KF_FP32}, x};
-  for (int v = 0; v < V; v++) store_fp32(x + v * LANES, mean);
-  for (int64_t i = 0; i < n; i++) x[i] = kfi_load(from.o.dtype, from.x, c + i);
-  square_piece(part, 0, mean, sum);
-}
-
-/* Sum of (x - mean)^2; meanwhile fetch `bytes` bytes from `next` on. */
-INLINE float squares(const kfi_rows *r, source from, float mean, const char *next) {
-  float total = 0;
-  for (int64_t run = 0; run < r->dim; run += KFI_RUN) {
-    float folded[2] = {0, 0};
-    for (int p = 0; p < N_PIECES; p++) {
-      vec sum[V];
-      for (int v = 0; v < V; v++) sum[v] = all(0);
-      for (int64_t c = run + p * PIECE; c < run + KFI_RUN; c += KFI_STRANDS) {
-        int64_t n = r->dim - c;
-        if (n >= PIECE)
-          square_piece(from, c, all(mean), sum);
-        else if (n > 0)
-          square_tail(from, c, n, all(mean), sum);
-        if (next && n > 0)
-          for (int64_t b = 0; b < PIECE * size_of(from.o); b += 64)
-            _mm_prefetch(next + c * size_of(from.o) + b, _MM_HINT_T0);
-      }
-      folded[p] = fold(sum);
-    }
-    total += N_PIECES == 1 ? folded[0] : folded[0] + folded[1];
-  }
-  return total;
 }
 
 INLINE void forward(const kfi_rows *r, variant o) {
-  float dim = (float)r->dim;
-  ready old = {0};
-  for (int64_t t = 0; t < r->n; t++) {
-    int64_t first = t * r->dim;
-    float *made = r->work + t % 2 * kfi_adaln_pad(r->dim);
-    fresh new = {at(o, r->residual, first), at(o, r->u, first), at_out(o, r->x, first), made};
-    float sum = t == 0 ? sweep(o, r, NULL, &new) : sweep(o, r, &old, &new);
-    float mean = sum / dim;
-    source from = {o, new.x};
-    if (o.gated) from = (source){{.dtype = KF_FP32}, made};
-    const char *next = t + 1 < r->n ? at(o, new.x, r->dim) : NULL;
-    float rstd = 1 / sqrtf(squares(r, from, mean, o.gated ? NULL : next) / dim + r->eps);
-    if (r->mean) r->mean[t] = mean, r->rstd[t] = rstd;
-    old = (ready){from, at_out(o, r->y, first), all(mean), all(rstd)};
-  }
-  if (r->n > 0) sweep(o, r, &old, NULL);
+  for (int64_t t = 0; t < r->n; t += FORWARD_GROUP)
+    forward_group(o, r, t, r->n - t < FORWARD_GROUP ? r->n - t : FORWARD_GROUP);
 }
 
 /* ---------------------------------------------------------------------- backward */
 
-/* What is known of a row when its dx is computed; pointers to its first column. */
+/* A row of backward, and what is known of it when its dx is computed. */
 typedef struct slope {
   const void *x, *dy, *dx_add, *u;
   void *dx, *du;
   float mean, rstd, c1, c2;
 } slope;
 
-/* x_ and g of adaln.h, and dy */
-#define PLACE(o, r, row, i)                                                                        \
-  vec dy = take(o, (row)->dy, i);                                                                  \
-  vec x_ = mul(sub(take(o, (row)->x, i), all((row)->mean)), all((row)->rstd));                     \
-  vec g = maybe(o, mul(dy, load_fp32((r)->factor + (i))))
+/* dy, x_ and g of adaln.h, n columns from i on. */
+typedef struct place {
+  vec dy, x_, g;
+} place;
 
-INLINE void slope_piece(variant o, const kfi_rows *r, const slope *row, int64_t c, vec *sum1,
-                        vec *sum2) {
-  for (int v = 0; v < V; v++) {
-    PLACE(o, r, row, c + v * LANES);
-    (void)dy;
-    sum1[v] = add(sum1[v], g);
-    sum2[v] = muladd(g, x_, sum2[v]);
-  }
+INLINE place place_of(variant o, vec factor, const slope *row, int64_t i, int64_t n) {
+  place p;
+  p.dy = take_n(o, row->dy, i, n);
+  p.x_ = mul(sub(take_n(o, row->x, i, n), all(row->mean)), all(row->rstd));
+  p.g = maybe(o, mul(p.dy, factor));
+  return p;
 }
 
-INLINE void slope_tail(variant o, const kfi_rows *r, const slope *row, int64_t c, int64_t n,
-                       vec *sum1, vec *sum2) {
-  _Alignas(64) char in[2][PIECE * sizeof(float)] = {{0}};
-  _Alignas(64) float factor[PIECE] = {0};
-  kfi_rows rest = {.factor = factor};
-  slope part = {.x = in[0], .dy = in[1], .mean = row->mean, .rstd = row->rstd};
-  memcpy(factor, r->factor + c, (size_t)n * sizeof *factor);
-  memcpy(in[0], at(o, row->x, c), (size_t)(n * size_of(o)));
-  memcpy(in[1], at(o, row->dy, c), (size_t)(n * size_of(o)));
-  slope_piece(o, &rest, &part, 0, sum1, sum2);
+/* The first n < LANES lanes, the others 0. */
+INLINE vec cut(vec v, int64_t n) {
+  _Alignas(64) float lanes[LANES];
+  store_fp32(lanes, v);
+  for (int64_t j = n; j < LANES; j++) lanes[j] = 0;
+  return load_fp32(lanes);
+}
+
+/* c1 and c2 of one piece: four steps from column c on, or what the row has of them. */
+INLINE void slope_piece(variant o, const kfi_rows *r, const slope *row, int64_t c, float *sums,
+                        bool whole) {
+  vec sum1[V], sum2[V];
+  UNROLL for (int v = 0; v < V; v++) sum1[v] = sum2[v] = all(0);
+  UNROLL for (int j = 0; j < STEPS * V; j++) {
+    int v = j % V;
+    int64_t i = c + j / V * KFI_STRANDS + v * LANES, n = r->dim - i;
+    if (!whole && n <= 0) continue;
+    vec factor = load_fp32(r->factor + i);
+    place p;
+    if (whole || n >= LANES) {
+      p = place_of(o, factor, row, i, LANES);
+    } else {
+      p = place_of(o, factor, row, i, n);
+      p.g = cut(p.g, n);
+      p.x_ = cut(p.x_, n);
+    }
+    sum1[v] = add(sum1[v], p.g);
+    sum2[v] = muladd(p.g, p.x_, sum2[v]);
+  }
+  sums[0] = fold(sum1);
+  sums[1] = fold(sum2);
+}
+
+/* The same for a run. */
+INLINE void slope_run(variant o, const kfi_rows *r, const slope *row, int64_t c, float *totals,
+                      bool whole) {
+  float sums[2] = {0, 0}, more[2] = {0, 0};
+  slope_piece(o, r, row, c, sums, whole);
+  if (N_PIECES > 1) slope_piece(o, r, row, c + PIECE, more, whole);
+  for (int k = 0; k < 2; k++) totals[k] += N_PIECES > 1 ? sums[k] + more[k] : sums[k];
 }
 
 /* The row's c1 and c2. */
 INLINE void slopes(variant o, const kfi_rows *r, slope *row) {
-  float total1 = 0, total2 = 0;
-  for (int64_t run = 0; run < r->dim; run += KFI_RUN) {
-    float folded1[2] = {0, 0}, folded2[2] = {0, 0};
-    for (int p = 0; p < N_PIECES; p++) {
-      vec sum1[V], sum2[V];
-      for (int v = 0; v < V; v++) sum1[v] = sum2[v] = all(0);
-      for (int64_t c = run + p * PIECE; c < run + KFI_RUN; c += KFI_STRANDS) {
-        int64_t n = r->dim - c;
-        if (n >= PIECE)
-          slope_piece(o, r, row, c, sum1, sum2);
-        else if (n > 0)
-          slope_tail(o, r, row, c, n, sum1, sum2);
-      }
-      folded1[p] = fold(sum1);
-      folded2[p] = fold(sum2);
-    }
-    total1 += N_PIECES == 1 ? folded1[0] : folded1[0] + folded1[1];
-    total2 += N_PIECES == 1 ? folded2[0] : folded2[0] + folded2[1];
-  }
-  row->c1 = total1 / (float)r->dim;
-  row->c2 = total2 / (float)r->dim;
-}
-
-/* dx and du of one vector of n rows, and the column sums they add to. */
-INLINE void spread(variant o, const kfi_rows *r, const slope *rows, int n, int64_t i) {
-  int64_t pad = kfi_adaln_pad(r->dim);
-  vec dscale = load_fp32(r->sums + i), dshift = load_fp32(r->sums + pad + i), dgate = all(0);
-  if (o.gated) dgate = load_fp32(r->sums + 2 * pad + i);
-  for (int k = 0; k < n; k++) {
-    const slope *row = &rows[k];
-    PLACE(o, r, row, i);
-    dscale = combine(o, dy, maybe(o, x_), dscale);
-    dshift = add(dshift, dy);
-    vec d = maybe(o, mul(all(row->rstd), mulsub(x_, all(row->c2), sub(g, all(row->c1)))));
-    if (row->dx_add) d = maybe(o, add(d, take(o, row->dx_add, i)));
-    put(o, row->dx, i, d);
-    if (!o.gated) continue;
-    put(o, row->du, i, mul(load_fp32(r->gate + i), d));
-    dgate = combine(o, d, take(o, row->u, i), dgate);
-  }
-  store_fp32(r->sums + i, dscale);
-  store_fp32(r->sums + pad + i, dshift);
-  if (o.gated) store_fp32(r->sums + 2 * pad + i, dgate);
-}
-
-/* The same for the last n_cols < LANES columns. */
-INLINE void spread_tail(variant o, const kfi_rows *r, const slope *rows, int n, int64_t c,
-                        int64_t n_cols) {
-  _Alignas(64) char in[GROUP][4][LANES * sizeof(float)] = {{{0}}},
-                                         out[GROUP][2][LANES * sizeof(float)];
-  size_t bytes = (size_t)(n_cols * size_of(o));
-  slope part[GROUP];
-  kfi_rows rest = *r; /* its rows of floats are padded */
-  rest.factor += c;
-  rest.sums += c;
-  if (o.gated) rest.gate += c;
-  for (int k = 0; k < n; k++) {
-    const slope *row = &rows[k];
-    const void *from[4] = {row->x, row->dy, row->dx_add, row->u};
-    for (int j = 0; j < 4; j++)
-      if (from[j]) memcpy(in[k][j], at(o, from[j], c), bytes);
-    part[k] = *row;
-    part[k].x = in[k][0];
-    part[k].dy = in[k][1];
-    if (row->dx_add) part[k].dx_add = in[k][2];
-    part[k].u = in[k][3];
-    part[k].dx = out[k][0];
-    part[k].du = out[k][1];
-  }
-  spread(o, &rest, part, n, 0);
-  for (int k = 0; k < n; k++) {
-    memcpy(at_out(o, rows[k].dx, c), out[k][0], bytes);
-    if (o.gated) memcpy(at_out(o, rows[k].du, c), out[k][1], bytes);
-  }
-}
-
-INLINE void backward_group(variant o, const kfi_rows *r, int64_t t, int n) {
-  slope rows[GROUP];
+  const slope from = *row;
+  float totals[2] = {0, 0};
   int64_t c = 0;
-  for (int k = 0; k < n; k++) {
+  for (; c + KFI_RUN <= r->dim; c += KFI_RUN) slope_run(o, r, &from, c, totals, true);
+  if (c < r->dim) slope_run(o, r, &from, c, totals, false);
+  row->c1 = totals[0] / (float)r->dim;
+  row->c2 = totals[1] / (float)r->dim;
+}
+
+/* What a tile's columns share: the modulation, and the column sums that rows add to. */
+typedef struct columns {
+  const float *factor, *gate;
+  float *dscale, *dshift, *dgate;
+} columns;
+
+/* d of n columns of a row from i on, and what they add to the column sums. */
+INLINE vec spread(variant o, const columns *s, const slope *row, int64_t i, int64_t n) {
+  place p = place_of(o, load_fp32(s->factor + i), row, i, n);
+  store_fp32(s->dscale + i, combine(o, p.dy, maybe(o, p.x_), load_fp32(s->dscale + i)));
+  store_fp32(s->dshift + i, add(load_fp32(s->dshift + i), p.dy));
+  vec d = mulsub(p.x_, all(row->c2), sub(p.g, all(row->c1)));
+  d = maybe(o, mul(all(row->rstd), d));
+  if (row->dx_add) d = maybe(o, add(d, take_n(o, row->dx_add, i, n)));
+  if (o.gated)
+    store_fp32(s->dgate + i, combine(o, d, take_n(o, row->u, i, n), load_fp32(s->dgate + i)));
+  return d;
+}
+
+/* Columns c to end - 1 of a row. */
+INLINE void spread_tile(variant o, const columns *s, const slope *row, int64_t c, int64_t end) {
+  for (; c + 2 * LANES <= end; c += 2 * LANES) {
+    vec d = spread(o, s, row, c, LANES), e = spread(o, s, row, c + LANES, LANES);
+    put_pair(o, row->dx, c, d, e);
+    if (o.gated)
+      put_pair(o, row->du, c, mul(load_fp32(s->gate + c), d),
+               mul(load_fp32(s->gate + c + LANES), e));
+  }
+  for (; c < end; c += LANES) {
+    int64_t n = end - c < LANES ? end - c : LANES;
+    vec d = n == LANES ? spread(o, s, row, c, LANES) : spread(o, s, row, c, n);
+    n == LANES ? put(o, row->dx, c, d) : put_n(o, row->dx, c, n, d);
+    if (o.gated) put_n(o, row->du, c, n, mul(load_fp32(s->gate + c), d));
+  }
+}
+
+INLINE void backward_group(variant o, const kfi_rows *r, int64_t t, int64_t n) {
+  int64_t stride = kfi_adaln_stride(r->dim);
+  const columns s = {r->factor, r->gate, r->sums, r->sums + stride, r->sums + 2 * stride};
+  slope rows[BACKWARD_GROUP];
+  for (int64_t k = 0; k < n; k++) {
     int64_t first = (t + k) * r->dim;
     rows[k] = (slope){.x = at(o, r->x, first),
                       .dy = at(o, r->dy, first),
@@ -366,15 +371,19 @@ INLINE void backward_group(variant o, const kfi_rows *r, int64_t t, int n) {
                       .rstd = r->rstd[t + k]};
     slopes(o, r, &rows[k]);
   }
-  for (; c + LANES <= r->dim; c += LANES) spread(o, r, rows, n, c);
-  if (c < r->dim) spread_tail(o, r, rows, n, c, r->dim - c);
+  for (int64_t c = 0; c < r->dim; c += TILE) {
+    int64_t end = c + TILE < r->dim ? c + TILE : r->dim;
+    for (int64_t k = 0; k < n; k++) {
+      const slope row = rows[k];
+      spread_tile(o, &s, &row, c, end);
+    }
+  }
 }
 
 INLINE void backward(const kfi_rows *r, variant o) {
-  int64_t t = 0;
-  memset(r->sums, 0, (size_t)((o.gated ? 3 : 2) * kfi_adaln_pad(r->dim)) * sizeof *r->sums);
-  for (; t + GROUP <= r->n; t += GROUP) backward_group(o, r, t, GROUP);
-  for (; t < r->n; t++) backward_group(o, r, t, 1);
+  memset(r->sums, 0, (size_t)((o.gated ? 3 : 2) * kfi_adaln_stride(r->dim)) * sizeof *r->sums);
+  for (int64_t t = 0; t < r->n; t += BACKWARD_GROUP)
+    backward_group(o, r, t, r->n - t < BACKWARD_GROUP ? r->n - t : BACKWARD_GROUP);
 }
 
 /* ---------------------------------------------------------------------- variants */
@@ -384,28 +393,20 @@ static bool aligned(const kfi_rows *r, const void *tensor) {
   return (uintptr_t)tensor % 64 == 0 && r->dim * kfi_size_of(r->dtype) % 64 == 0;
 }
 
-#define WITH_STREAM(function, r, dtype, each, gated, stream)                                       \
-  if (stream)                                                                                      \
-    function(r, (variant){dtype, each, gated, true});                                              \
+/* Rounding once, with and without a gate, are made of their own; rounding each is not in a hurry. */
+#define WITH_DTYPE(function, r, dtype, stream)                                                     \
+  if ((r)->each)                                                                                   \
+    function(r, (variant){dtype, true, (r)->gate != NULL, stream});                                \
+  else if ((r)->gate)                                                                              \
+    function(r, (variant){dtype, false, true, stream});                                            \
   else                                                                                             \
-    function(r, (variant){dtype, each, gated, false})
-#define WITH_GATE(function, r, dtype, each, stream)                                                \
-  if ((r)->gate) {                                                                                 \
-    WITH_STREAM(function, r, dtype, each, true, stream);                                           \
-  } else {                                                                                         \
-    WITH_STREAM(function, r, dtype, each, false, stream);                                          \
-  }
-#define WITH_ROUNDING(function, r, dtype, stream)                                                  \
-  if ((r)->each) {                                                                                 \
-    WITH_GATE(function, r, dtype, true, stream)                                                    \
-  } else {                                                                                         \
-    WITH_GATE(function, r, dtype, false, stream)                                                   \
-  }
+    function(r, (variant){dtype, false, false, stream});                                           \
+  break
 #define DISPATCH(function, r, stream)                                                              \
   switch ((r)->dtype) {                                                                            \
-  case KF_FP32: WITH_ROUNDING(function, r, KF_FP32, stream) break;                                 \
-  case KF_BF16: WITH_ROUNDING(function, r, KF_BF16, stream) break;                                 \
-  case KF_FP16: WITH_ROUNDING(function, r, KF_FP16, stream) break;                                 \
+  case KF_FP32: WITH_DTYPE(function, r, KF_FP32, stream);                                          \
+  case KF_BF16: WITH_DTYPE(function, r, KF_BF16, stream);                                          \
+  case KF_FP16: WITH_DTYPE(function, r, KF_FP16, stream);                                          \
   }
 
 void FORWARD(const kfi_rows *r) {

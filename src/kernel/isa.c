@@ -3,17 +3,27 @@
 #include "isa.h"
 
 #include <stdbool.h>
+#ifdef KF_HAVE_AVX
+#include <cpuid.h>
+#endif
 
 #include "balance/status.h"
 
 static const char *const names[] = {"best", "portable", "avx2", "avx512"};
 
+#ifdef KF_HAVE_AVX
+/* Not every compiler's builtin knows it. Its registers are those of AVX. */
+static bool has_f16c(void) {
+  unsigned a, b, c, d;
+  return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
+
 /* The builtin asks the CPU and whether the operating system saves the registers. */
 static bool has_isa(kf_isa isa) {
 #ifdef KF_HAVE_AVX
   if (isa == KF_ISA_AVX2)
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("f16c");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
   if (isa == KF_ISA_AVX512)
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
