@@ -46,7 +46,8 @@ idle_tests() {
   find tests -type f | while read -r file; do
     case "${file#tests/}" in
     CMakeLists.txt | unit/test_*.c | property/*.c | fuzz/fuzz_*.c | fuzz/corpus/* | \
-      golden/*.txt | house/*.sh | mpi/*.c | mpi/*.sh | torch/*.py) ;;
+      golden/*.txt | house/*.sh | mpi/*.c | mpi/*.sh | torch/*.py | \
+      cuda/test_*.cu | cuda/emulator/*.cu) ;;
     *)
       grep -rqF --exclude="${file##*/}" "${file#tests/*/}" tests || echo "$file"
       ;;
