@@ -274,6 +274,7 @@ typedef struct worker {
   kfi_thread thread;
   call *job;
   int64_t seq;                  /* whose modulation it has; -1: none */
+  bool late;                    /* every other one, see kfi_rows */
   float *factor, *shift, *gate; /* (pad) */
   float *work;
 } worker;
@@ -342,6 +343,7 @@ static void do_chunk(worker *w, int64_t n) {
                    .dtype = a->dtype,
                    .each = a->rounding == KF_ROUND_EACH,
                    .stream = job->stream,
+                   .late = w->late,
                    .eps = a->eps != 0 ? a->eps : 1e-6f,
                    .factor = w->factor,
                    .shift = w->shift,
@@ -427,6 +429,7 @@ static worker *lay_out(call *job) {
     worker *w = (worker *)(void *)(base + i * step);
     w->job = job;
     w->seq = -1;
+    w->late = i % 2;
     w->factor = page_of((char *)w + lines(sizeof *w), 1);
     w->shift = page_of((char *)(w->factor + job->pad), 3);
     w->gate = page_of((char *)(w->shift + job->pad), 3);

@@ -61,7 +61,11 @@
 
 #include "knapformer.h"
 
-enum { KFI_STRANDS = 64, KFI_RUN = 256 };
+enum {
+  KFI_STRANDS = 64,
+  KFI_RUN = 256,
+  KFI_GROUP = 16 /* rows that a kernel reads, then writes: of 12 KB, some 200 KB in L2 */
+};
 
 /* A chunk of tokens, all of one sequence: pointers to its first row, and what the rows need. */
 typedef struct kfi_rows {
@@ -69,6 +73,7 @@ typedef struct kfi_rows {
   kf_dtype dtype;
   bool each;   /* KF_ROUND_EACH */
   bool stream; /* what is written will not be read soon: past the caches */
+  bool late;   /* begin with half a group: neighbouring threads take turns at reading and writing */
   float eps;
   const float *factor, *shift, *gate; /* (dim) gate NULL: no prologue */
   const void *residual, *u;
@@ -108,7 +113,7 @@ static inline kfi_run kfi_run_of(double sum, float n) {
 /* Floats that a kernel may keep for itself: the rows that forward makes of residual and u, and a
 ** kfi_run for each run. */
 static inline int64_t kfi_adaln_work(int64_t dim) {
-  return 16 * kfi_adaln_pad(dim) + 4 * kfi_adaln_runs(dim);
+  return KFI_GROUP * kfi_adaln_pad(dim) + 4 * kfi_adaln_runs(dim);
 }
 
 /* Mean and rstd of a row from its runs. Inline, so that kernels with an instruction for fmaf use

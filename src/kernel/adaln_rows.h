@@ -45,8 +45,7 @@ enum {
   STEPS = KFI_RUN / KFI_STRANDS,
   TILE = 512,
   BATCH = 8,
-  FORWARD_GROUP = 16, /* rows of 12 KB: some 200 KB in L2 */
-  BACKWARD_GROUP = 16
+  GROUP = KFI_GROUP
 };
 
 /* What the compiler knows when it makes one of the variants, but for stream. */
@@ -124,6 +123,12 @@ INLINE vec take_n(variant o, const void *p, int64_t i, int64_t n) {
 
 INLINE void put_n(variant o, void *p, int64_t i, int64_t n, vec v) {
   n == LANES ? put(o, p, i, v) : put_part(o, p, i, n, v);
+}
+
+/* How many rows the group has that begins with row t. */
+INLINE int64_t group_at(const kfi_rows *r, int64_t t) {
+  int64_t n = t == 0 && r->late ? GROUP / 2 : GROUP;
+  return r->n - t < n ? r->n - t : n;
 }
 
 /* ----------------------------------------------------------------------- forward */
@@ -221,7 +226,7 @@ INLINE void write_row(variant o, const kfi_rows *r, const line *row, int64_t c, 
 
 INLINE void forward_group(variant o, const kfi_rows *r, int64_t t, int64_t n) {
   int64_t pad = kfi_adaln_pad(r->dim);
-  line rows[FORWARD_GROUP];
+  line rows[GROUP];
   for (int64_t k = 0; k < n; k++) {
     int64_t first = (t + k) * r->dim;
     rows[k] = (line){.residual = o.gated ? at(o, r->residual, first) : NULL,
@@ -229,7 +234,7 @@ INLINE void forward_group(variant o, const kfi_rows *r, int64_t t, int64_t n) {
                      .x = at_out(o, r->x, first),
                      .y = at_out(o, r->y, first),
                      .made = r->work + k * pad};
-    statistics(o, r, &rows[k], (kfi_run *)(void *)(r->work + FORWARD_GROUP * pad));
+    statistics(o, r, &rows[k], (kfi_run *)(void *)(r->work + GROUP * pad));
     if (r->mean) r->mean[t + k] = rows[k].mean, r->rstd[t + k] = rows[k].rstd;
   }
   for (int64_t c = 0; c < r->dim; c += TILE)
@@ -240,8 +245,10 @@ INLINE void forward_group(variant o, const kfi_rows *r, int64_t t, int64_t n) {
 }
 
 INLINE void forward(const kfi_rows *r, variant o) {
-  for (int64_t t = 0; t < r->n; t += FORWARD_GROUP)
-    forward_group(o, r, t, r->n - t < FORWARD_GROUP ? r->n - t : FORWARD_GROUP);
+  for (int64_t t = 0, n; t < r->n; t += n) {
+    n = group_at(r, t);
+    forward_group(o, r, t, n);
+  }
 }
 
 /* ---------------------------------------------------------------------- backward */
@@ -358,7 +365,7 @@ INLINE void spread_tile(variant o, const columns *s, const slope *row, int64_t c
 INLINE void backward_group(variant o, const kfi_rows *r, int64_t t, int64_t n) {
   int64_t stride = kfi_adaln_stride(r->dim);
   const columns s = {r->factor, r->gate, r->sums, r->sums + stride, r->sums + 2 * stride};
-  slope rows[BACKWARD_GROUP];
+  slope rows[GROUP];
   for (int64_t k = 0; k < n; k++) {
     int64_t first = (t + k) * r->dim;
     rows[k] = (slope){.x = at(o, r->x, first),
@@ -382,8 +389,10 @@ INLINE void backward_group(variant o, const kfi_rows *r, int64_t t, int64_t n) {
 
 INLINE void backward(const kfi_rows *r, variant o) {
   memset(r->sums, 0, (size_t)((o.gated ? 3 : 2) * kfi_adaln_stride(r->dim)) * sizeof *r->sums);
-  for (int64_t t = 0; t < r->n; t += BACKWARD_GROUP)
-    backward_group(o, r, t, r->n - t < BACKWARD_GROUP ? r->n - t : BACKWARD_GROUP);
+  for (int64_t t = 0, n; t < r->n; t += n) {
+    n = group_at(r, t);
+    backward_group(o, r, t, n);
+  }
 }
 
 /* ---------------------------------------------------------------------- variants */
