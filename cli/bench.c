@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* knapformer bench: how fast the library is on this machine. Finds the benchmark, shows its rows. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +12,7 @@ static const struct {
   const char *name, *what;
   int (*run)(char **argv);
 } benches[] = {
+  {"adaln", "the CPU LayerNorm-Modulate, against moving as many bytes", bench_adaln},
   {"attention", "the CPU attention, against sgemm with as many FLOPs", bench_attention},
   {"plan", "the planner, against qsort of as many doubles", bench_plan},
   {"route", "moving tokens, against bare MPI and memcpy", bench_route},
@@ -18,6 +20,27 @@ static const struct {
 };
 
 enum { N_BENCHES = sizeof benches / sizeof *benches };
+
+/* ------------------------------------------------------------- what benchmarks are given */
+
+bool bench_isa(const char *command, const char *text, kf_isa *out) {
+  *out = strcmp(text, "avx2") == 0     ? KF_ISA_AVX2
+         : strcmp(text, "avx512") == 0 ? KF_ISA_AVX512
+                                       : KF_ISA_BEST;
+  if (*out != KF_ISA_BEST || strcmp(text, "best") == 0) return true;
+  cli_fail(EXIT_MISUSE, command, "--isa: found \"%s\", expected avx2, avx512 or best", text);
+  return false;
+}
+
+/* Any generator will do, this one is splitmix64's step. */
+void bench_randomise(float *values, int64_t n, uint64_t seed) {
+  for (int64_t i = 0; i < n; i++) {
+    uint64_t z = seed += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    values[i] = (float)(((double)(z >> 11) * 0x1p-52 - 1) * sqrt(3));
+  }
+}
 
 /* ------------------------------------------------------------------------- the rows */
 
@@ -53,9 +76,12 @@ static int print_json(const char *command, const bench_row *rows, int n_rows,
 }
 
 static void print_table(const bench_row *rows, int n_rows) {
-  printf("%-20s%14s%14s%9s  against\n", "name", "median us", "p99 us", "ratio");
+  int width = 20;
   for (int i = 0; i < n_rows; i++)
-    printf("%-20s%14.1f%14.1f%9.2f  %s\n", rows[i].name, rows[i].median_us, rows[i].p99_us,
+    if ((int)strlen(rows[i].name) > width) width = (int)strlen(rows[i].name);
+  printf("%-*s%14s%14s%9s  against\n", width, "name", "median us", "p99 us", "ratio");
+  for (int i = 0; i < n_rows; i++)
+    printf("%-*s%14.1f%14.1f%9.2f  %s\n", width, rows[i].name, rows[i].median_us, rows[i].p99_us,
            rows[i].ratio, rows[i].against);
 }
 

@@ -17,6 +17,12 @@ typedef struct bench_row {
 void bench_sort(double *times_us, int64_t n);
 double bench_percentile(const double *sorted, int64_t n, double share);
 
+/* The instructions that --isa names. It says what is wrong on stderr and returns false. */
+bool bench_isa(const char *command, const char *text, kf_isa *out);
+
+/* Numbers of mean 0 and variance 1. */
+void bench_randomise(float *values, int64_t n, uint64_t seed);
+
 /* Show the rows, as a table or as JSON, and close stdout; returns an exit code. */
 int bench_show(const char *command, const bench_row *rows, int n_rows, bool json);
 
@@ -29,6 +35,7 @@ int bench_show_figures(const char *command, const bench_row *rows, int n_rows,
                        const bench_figure *figures, int n_figures, bool json);
 
 /* The benchmarks: argv begins after their name. */
+int bench_adaln(char **argv);
 int bench_attention(char **argv);
 int bench_plan(char **argv);
 int bench_route(char **argv);

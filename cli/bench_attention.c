@@ -40,16 +40,6 @@ enum {
 
 static const int64_t n_floats = (int64_t)ROWS * HEADS * HEAD_DIM; /* of a tensor */
 
-/* Numbers of mean 0 and variance 1; any generator will do, this one is splitmix64's step. */
-static void randomise(float *values, int64_t n, uint64_t state) {
-  for (int64_t i = 0; i < n; i++) {
-    uint64_t z = state += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    values[i] = (float)(((double)(z >> 11) * 0x1p-52 - 1) * sqrt(3));
-  }
-}
-
 static void place(kf_attention *a, float *tensors) {
   a->q = tensors;
   a->k = a->q + n_floats;
@@ -144,11 +134,11 @@ static int run(kf_isa isa, int64_t rounds, bench_row *rows) {
     goto done;
   }
   openblas_set_num_threads(1);
-  randomise(tensors, N_INPUTS * n_floats, 1);
-  randomise(matrices, n_matrices, 2);
+  bench_randomise(tensors, N_INPUTS * n_floats, 1);
+  bench_randomise(matrices, n_matrices, 2);
   place(&a, tensors);
   if ((code = check(&a, matrices))) goto done; /* the product's room serves as scratch */
-  randomise(matrices, n_matrices, 2);
+  bench_randomise(matrices, n_matrices, 2);
   if ((status = time_all(&a, matrices, rounds, rows))) code = cli_fail_status(status, name, NULL);
 
 done:
@@ -165,17 +155,13 @@ int bench_attention(char **argv) {
                                 {"--isa", &isa_text, NULL, NULL},
                                 {"--json", NULL, &json, NULL}};
   int64_t rounds = 7;
+  kf_isa isa;
   bench_row rows[2];
   int code = cli_parse(name, help, argv, options, 3);
   if (code >= 0) return code;
   if (rounds_text && !cli_int(name, "--rounds", rounds_text, 1, BENCH_MAX_ROUNDS, &rounds))
     return EXIT_MISUSE;
-  kf_isa isa = strcmp(isa_text, "avx2") == 0     ? KF_ISA_AVX2
-               : strcmp(isa_text, "avx512") == 0 ? KF_ISA_AVX512
-                                                 : KF_ISA_BEST;
-  if (isa == KF_ISA_BEST && strcmp(isa_text, "best") != 0)
-    return cli_fail(EXIT_MISUSE, name, "--isa: found \"%s\", expected avx2, avx512 or best",
-                    isa_text);
+  if (!bench_isa(name, isa_text, &isa)) return EXIT_MISUSE;
   if ((code = run(isa, rounds, rows))) return code;
   return bench_show(name, rows, 2, json);
 }
