@@ -83,7 +83,8 @@ typedef enum kf_status {
   KF_ETIMEOUT = 6,    /* a rank was silent for longer than the comm's timeout */
   KF_ECOMM = 7,       /* another rank, or what connects the ranks, failed */
   KF_EMISMATCH = 8, /* ranks differ in what must be the same: version, configuration, plan, call */
-  KF_EIO = 9        /* a file could not be written */
+  KF_EIO = 9,       /* a file could not be written */
+  KF_EDEVICE = 10   /* a device, or its driver, refused or failed (knapformer_cuda.h) */
 } kf_status;
 
 /* A few words for a status: "invalid argument". Never NULL. */
@@ -670,9 +671,9 @@ typedef struct kf_adaln {
   int64_t workspace_bytes;
 } kf_adaln;
 
-/* Bytes of workspace that both calls need: 8 dim bytes (12 with a gate) for every 32 tokens of a
-** sequence, and a few rows for each thread. 64 where there is nothing to do, or where the calls would
-** refuse the shape. */
+/* Bytes of workspace that both calls need: two rows of floats (three with a gate) for every 32 tokens
+** of a sequence, and some ten for each thread. 64 where there is nothing to do, or where the calls
+** would refuse the shape. */
 KF_API int64_t kf_adaln_workspace(const kf_adaln *adaln);
 
 KF_API kf_status kf_adaln_forward(const kf_adaln *adaln);
@@ -684,7 +685,7 @@ KF_API kf_status kf_adaln_backward(const kf_adaln *adaln);
 **
 ** The chunk table: each sequence's tokens in order, cut into chunks of at most KF_ADALN_CHUNK
 ** neighbours. Chunks come by sequence, then by place; those of sequence s are chunk_off[s] to
-** chunk_off[s+1]. With NULLs it only counts: *n_chunks is always written.
+** chunk_off[s+1]. With NULLs it only counts.
 */
 #define KF_ADALN_CHUNK 32
 typedef struct kf_adaln_chunk {

@@ -30,6 +30,7 @@ const char *kf_status_string(kf_status status) {
   case KF_ECOMM: return "communication failed";
   case KF_EMISMATCH: return "ranks differ";
   case KF_EIO: return "file not written";
+  case KF_EDEVICE: return "device failed";
   }
   return "unknown status";
 }
