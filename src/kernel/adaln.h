@@ -64,7 +64,9 @@
 enum {
   KFI_STRANDS = 64,
   KFI_RUN = 256,
-  KFI_GROUP = 16 /* rows that a kernel reads, then writes: of 12 KB, some 200 KB in L2 */
+  /* Rows that a kernel reads, then writes; rows of 12 KB stay in L2 meanwhile. */
+  KFI_FORWARD_GROUP = 4,
+  KFI_BACKWARD_GROUP = 16
 };
 
 /* A chunk of tokens, all of one sequence: pointers to its first row, and what the rows need. */
@@ -113,7 +115,7 @@ static inline kfi_run kfi_run_of(double sum, float n) {
 /* Floats that a kernel may keep for itself: the rows that forward makes of residual and u, and a
 ** kfi_run for each run. */
 static inline int64_t kfi_adaln_work(int64_t dim) {
-  return KFI_GROUP * kfi_adaln_pad(dim) + 4 * kfi_adaln_runs(dim);
+  return KFI_FORWARD_GROUP * kfi_adaln_pad(dim) + 4 * kfi_adaln_runs(dim);
 }
 
 /* Mean and rstd of a row from its runs. Inline, so that kernels with an instruction for fmaf use

@@ -16,7 +16,7 @@ static inline vec mul(vec a, vec b) { return _mm256_mul_ps(a, b); }
 static inline vec muladd(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
 static inline vec mulsub(vec a, vec b, vec c) { return _mm256_fnmadd_ps(a, b, c); } /* c - a b */
 
-static inline vec hold(vec a) { return a; } /* 32 vectors would not fit */
+static inline vec hold(vec a) { return a; } /* a run does not fit in 16 registers */
 
 static inline vec load_fp32(const void *p) { return _mm256_loadu_ps(p); }
 static inline vec load_bf16(const void *p) {

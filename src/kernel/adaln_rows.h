@@ -7,7 +7,8 @@
 ** The work is bound by memory, and the order of the walk is what counts. Rows are taken in groups
 ** that fit in L2. First the sums of each row, from memory, in one pass: a run of 256 columns is held
 ** in registers for both of its sums. Then the group is written tile by tile of columns, from L2, past
-** the caches, so that the modulation's tile, and in backward the column sums' tile, stay in L1:
+** the caches, so that the modulation's tile, and in backward the column sums' tile, stay in L1. Every
+** other thread does so half a group later: one reads while the other writes.
 **
 **              tile 0        tile 1
 **     row 0  | 1 ------>  | 5 ------>  |
@@ -15,10 +16,10 @@
 **     row 2  | 3 ------>  | ..         |
 **     row 3  | 4 ------>  |            |
 **
-** Rejected, in times of a copy on one thread, where this has 1.29 and its parts 0.69 (read) + 0.72
-** (write): writing row t while row t+1 is read 1.8, four rows at once 1.6, with prefetches in either
-** of them no better (what is fetched while stores go past the caches is late or dropped), sum and
-** squares in two passes 1.5, tiles of 1024 columns 1.6.
+** Rejected, in times of a copy on one thread of a Zen 4, where this has 1.4 and reading alone 0.67,
+** storing alone 0.72: writing row t while row t+1 is read 1.9, four rows at once 1.6, prefetches in
+** either of them (what is fetched while stores go past the caches is late or dropped), prefetches in
+** the first pass 1.5 to 2, sum and squares in two passes 1.5, stores through the caches 2.5.
 **
 ** Functions are specialised by their constant arguments.
 */
@@ -28,7 +29,15 @@
 
 #include "dtype.h"
 
+/* Sanitizers make inlined code so large that compiling it takes minutes. */
+#ifdef __has_feature
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define INLINE static inline
+#endif
+#endif
+#ifndef INLINE
 #define INLINE static inline __attribute__((always_inline))
+#endif
 
 /* Loops over arrays of vectors, which are to be registers. */
 #ifdef __clang__ /* does it unasked, and takes long in debug builds if it must */
@@ -43,9 +52,11 @@ enum {
   STRAND_VECS = KFI_STRANDS / LANES,
   RUN_VECS = KFI_RUN / LANES,
   STEPS = KFI_RUN / KFI_STRANDS,
+  HELD = RUN_VECS <= 16, /* a run fits in the registers */
   TILE = 512,
   BATCH = 8,
-  GROUP = KFI_GROUP
+  AT_ONCE = 2,       /* rows of backward */
+  SPREAD = LANES / 2 /* vectors of backward that are stored one after the other */
 };
 
 /* What the compiler knows when it makes one of the variants, but for stream. */
@@ -126,8 +137,8 @@ INLINE void put_n(variant o, void *p, int64_t i, int64_t n, vec v) {
 }
 
 /* How many rows the group has that begins with row t. */
-INLINE int64_t group_at(const kfi_rows *r, int64_t t) {
-  int64_t n = t == 0 && r->late ? GROUP / 2 : GROUP;
+INLINE int64_t group_at(const kfi_rows *r, int64_t t, int64_t most) {
+  int64_t n = t == 0 && r->late ? most / 2 : most;
   return r->n - t < n ? r->n - t : n;
 }
 
@@ -152,45 +163,55 @@ INLINE vec first_x(variant o, const kfi_rows *r, const line *row, int64_t i, int
   return x;
 }
 
-/* S_r of a run in vectors. */
-INLINE double sum_run(const vec *x) {
-  vec sum[STRAND_VECS];
-  for (int v = 0; v < STRAND_VECS; v++) sum[v] = all(0);
-  UNROLL for (int i = 0; i < RUN_VECS; i++) sum[i % STRAND_VECS] = add(sum[i % STRAND_VECS], x[i]);
-  return N_PIECES == 1 ? fold_exactly(sum) : fold_exactly(sum) + fold_exactly(sum + V);
+/* The same, when it is there. */
+INLINE vec again_x(variant o, const line *row, int64_t i, int64_t n) {
+  return o.gated ? load_fp32(row->made + i) : take_n(o, row->x, i, n);
 }
 
-/* Sum of d^2. */
-INLINE float square_run(const vec *d) {
-  vec sum[STRAND_VECS];
-  for (int v = 0; v < STRAND_VECS; v++) sum[v] = all(0);
-  UNROLL for (int i = 0; i < RUN_VECS; i++) sum[i % STRAND_VECS] =
-    muladd(d[i], d[i], sum[i % STRAND_VECS]);
-  return N_PIECES == 1 ? fold(sum) : fold(sum) + fold(sum + V);
+/* The two trees, from strands in vectors. */
+INLINE double fold_sum(const vec *s) {
+  return N_PIECES == 1 ? fold_exactly(s) : fold_exactly(s) + fold_exactly(s + V);
 }
 
+INLINE float fold_squares(const vec *s) { return N_PIECES == 1 ? fold(s) : fold(s) + fold(s + V); }
+
+/* A whole run. Registers hold it between its two sums if there are enough; else it is read again,
+** from L1. */
 INLINE kfi_run whole_run(variant o, const kfi_rows *r, const line *row, int64_t c) {
-  vec x[RUN_VECS];
-  UNROLL for (int i = 0; i < RUN_VECS; i++) x[i] = hold(first_x(o, r, row, c + i * LANES, LANES));
-  kfi_run run = kfi_run_of(sum_run(x), KFI_RUN);
-  UNROLL for (int i = 0; i < RUN_VECS; i++) x[i] = sub(x[i], all(run.mean));
-  run.squares = square_run(x);
+  vec x[RUN_VECS], sum[STRAND_VECS], squares[STRAND_VECS];
+  UNROLL for (int v = 0; v < STRAND_VECS; v++) sum[v] = squares[v] = all(0);
+  UNROLL for (int i = 0; i < RUN_VECS; i++) {
+    vec at_i = hold(first_x(o, r, row, c + i * LANES, LANES));
+    if (HELD) x[i] = at_i;
+    sum[i % STRAND_VECS] = add(sum[i % STRAND_VECS], at_i);
+  }
+  kfi_run run = kfi_run_of(fold_sum(sum), KFI_RUN);
+  UNROLL for (int i = 0; i < RUN_VECS; i++) {
+    vec d = sub(HELD ? x[i] : again_x(o, row, c + i * LANES, LANES), all(run.mean));
+    squares[i % STRAND_VECS] = muladd(d, d, squares[i % STRAND_VECS]);
+  }
+  run.squares = fold_squares(squares);
   return run;
 }
 
-/* The last columns of a row, less than a run; what is missing counts as 0. */
+/* The last columns of a row, less than a run, through a buffer; what is missing counts as 0. */
 INLINE kfi_run short_run(variant o, const kfi_rows *r, const line *row, int64_t c) {
   _Alignas(64) float columns[KFI_RUN + LANES] = {0};
-  vec x[RUN_VECS];
+  vec sum[STRAND_VECS], squares[STRAND_VECS];
   int64_t n = r->dim - c, i = 0;
   for (; i + LANES <= n; i += LANES) store_fp32(columns + i, first_x(o, r, row, c + i, LANES));
   if (i < n) store_fp32(columns + i, first_x(o, r, row, c + i, n - i));
   for (i = n; i < KFI_RUN; i++) columns[i] = 0;
-  for (int v = 0; v < RUN_VECS; v++) x[v] = load_fp32(columns + v * LANES);
-  kfi_run run = kfi_run_of(sum_run(x), (float)n);
+  for (int v = 0; v < STRAND_VECS; v++) sum[v] = squares[v] = all(0);
+  for (int v = 0; v < RUN_VECS; v++)
+    sum[v % STRAND_VECS] = add(sum[v % STRAND_VECS], load_fp32(columns + v * LANES));
+  kfi_run run = kfi_run_of(fold_sum(sum), (float)n);
   for (i = 0; i < n; i++) columns[i] -= run.mean;
-  for (int v = 0; v < RUN_VECS; v++) x[v] = load_fp32(columns + v * LANES);
-  run.squares = square_run(x);
+  for (int v = 0; v < RUN_VECS; v++) {
+    vec d = load_fp32(columns + v * LANES);
+    squares[v % STRAND_VECS] = muladd(d, d, squares[v % STRAND_VECS]);
+  }
+  run.squares = fold_squares(squares);
   return run;
 }
 
@@ -204,8 +225,7 @@ INLINE void statistics(variant o, const kfi_rows *r, line *row, kfi_run *runs) {
 
 /* xhat, and y, of n columns from i on. */
 INLINE vec xhat_of(variant o, const line *row, int64_t i, int64_t n) {
-  vec x = o.gated ? load_fp32(row->made + i) : take_n(o, row->x, i, n);
-  return maybe(o, mul(sub(x, all(row->mean)), all(row->rstd)));
+  return maybe(o, mul(sub(again_x(o, row, i, n), all(row->mean)), all(row->rstd)));
 }
 
 INLINE vec y_of(variant o, const kfi_rows *r, vec xhat, int64_t i) {
@@ -226,7 +246,7 @@ INLINE void write_row(variant o, const kfi_rows *r, const line *row, int64_t c, 
 
 INLINE void forward_group(variant o, const kfi_rows *r, int64_t t, int64_t n) {
   int64_t pad = kfi_adaln_pad(r->dim);
-  line rows[GROUP];
+  line rows[KFI_FORWARD_GROUP];
   for (int64_t k = 0; k < n; k++) {
     int64_t first = (t + k) * r->dim;
     rows[k] = (line){.residual = o.gated ? at(o, r->residual, first) : NULL,
@@ -234,7 +254,7 @@ INLINE void forward_group(variant o, const kfi_rows *r, int64_t t, int64_t n) {
                      .x = at_out(o, r->x, first),
                      .y = at_out(o, r->y, first),
                      .made = r->work + k * pad};
-    statistics(o, r, &rows[k], (kfi_run *)(void *)(r->work + GROUP * pad));
+    statistics(o, r, &rows[k], (kfi_run *)(void *)(r->work + KFI_FORWARD_GROUP * pad));
     if (r->mean) r->mean[t + k] = rows[k].mean, r->rstd[t + k] = rows[k].rstd;
   }
   for (int64_t c = 0; c < r->dim; c += TILE)
@@ -246,7 +266,7 @@ INLINE void forward_group(variant o, const kfi_rows *r, int64_t t, int64_t n) {
 
 INLINE void forward(const kfi_rows *r, variant o) {
   for (int64_t t = 0, n; t < r->n; t += n) {
-    n = group_at(r, t);
+    n = group_at(r, t, KFI_FORWARD_GROUP);
     forward_group(o, r, t, n);
   }
 }
@@ -332,40 +352,63 @@ typedef struct columns {
   float *dscale, *dshift, *dgate;
 } columns;
 
-/* d of n columns of a row from i on, and what they add to the column sums. */
-INLINE vec spread(variant o, const columns *s, const slope *row, int64_t i, int64_t n) {
-  place p = place_of(o, load_fp32(s->factor + i), row, i, n);
-  store_fp32(s->dscale + i, combine(o, p.dy, maybe(o, p.x_), load_fp32(s->dscale + i)));
-  store_fp32(s->dshift + i, add(load_fp32(s->dshift + i), p.dy));
-  vec d = mulsub(p.x_, all(row->c2), sub(p.g, all(row->c1)));
-  d = maybe(o, mul(all(row->rstd), d));
-  if (row->dx_add) d = maybe(o, add(d, take_n(o, row->dx_add, i, n)));
-  if (o.gated)
-    store_fp32(s->dgate + i, combine(o, d, take_n(o, row->u, i, n), load_fp32(s->dgate + i)));
-  return d;
+/* d of n columns from i on of each of n_rows rows, and what they add to the column sums. */
+INLINE void spread(variant o, const columns *s, const slope *rows, int n_rows, int64_t i, int64_t n,
+                   vec *d) {
+  vec factor = load_fp32(s->factor + i), dgate = o.gated ? load_fp32(s->dgate + i) : all(0);
+  vec dscale = load_fp32(s->dscale + i), dshift = load_fp32(s->dshift + i);
+  UNROLL for (int k = 0; k < n_rows; k++) {
+    const slope *row = &rows[k];
+    place p = place_of(o, factor, row, i, n);
+    dscale = combine(o, p.dy, maybe(o, p.x_), dscale);
+    dshift = add(dshift, p.dy);
+    d[k] = mulsub(p.x_, all(row->c2), sub(p.g, all(row->c1)));
+    d[k] = maybe(o, mul(all(row->rstd), d[k]));
+    if (row->dx_add) d[k] = maybe(o, add(d[k], take_n(o, row->dx_add, i, n)));
+    if (o.gated) dgate = combine(o, d[k], take_n(o, row->u, i, n), dgate);
+  }
+  store_fp32(s->dscale + i, dscale);
+  store_fp32(s->dshift + i, dshift);
+  if (o.gated) store_fp32(s->dgate + i, dgate);
 }
 
-/* Columns c to end - 1 of a row. */
-INLINE void spread_tile(variant o, const columns *s, const slope *row, int64_t c, int64_t end) {
-  for (; c + 2 * LANES <= end; c += 2 * LANES) {
-    vec d = spread(o, s, row, c, LANES), e = spread(o, s, row, c + LANES, LANES);
-    put_pair(o, row->dx, c, d, e);
-    if (o.gated)
-      put_pair(o, row->du, c, mul(load_fp32(s->gate + c), d),
-               mul(load_fp32(s->gate + c + LANES), e));
+/* dx and du of SPREAD vectors from column c on. */
+INLINE void put_spread(variant o, const columns *s, const slope *rows, int n_rows, int64_t c) {
+  vec d[SPREAD][AT_ONCE];
+  UNROLL for (int v = 0; v < SPREAD; v++) spread(o, s, rows, n_rows, c + v * LANES, LANES, d[v]);
+  UNROLL for (int k = 0; k < n_rows; k++) {
+    UNROLL for (int v = 0; v < SPREAD; v += 2)
+      put_pair(o, rows[k].dx, c + v * LANES, d[v][k], d[v + 1][k]);
+    if (!o.gated) continue;
+    UNROLL for (int v = 0; v < SPREAD; v += 2) {
+      const float *gate = s->gate + c + v * LANES;
+      put_pair(o, rows[k].du, c + v * LANES, mul(load_fp32(gate), d[v][k]),
+               mul(load_fp32(gate + LANES), d[v + 1][k]));
+    }
   }
+}
+
+/* Columns c to end - 1 of n_rows rows. */
+INLINE void spread_tile(variant o, const columns *s, const slope *from, int n_rows, int64_t c,
+                        int64_t end) {
+  slope rows[AT_ONCE]; /* a copy that nothing else points to */
+  for (int k = 0; k < n_rows; k++) rows[k] = from[k];
+  for (; c + SPREAD * LANES <= end; c += SPREAD * LANES) put_spread(o, s, rows, n_rows, c);
   for (; c < end; c += LANES) {
+    vec d[AT_ONCE];
     int64_t n = end - c < LANES ? end - c : LANES;
-    vec d = n == LANES ? spread(o, s, row, c, LANES) : spread(o, s, row, c, n);
-    n == LANES ? put(o, row->dx, c, d) : put_n(o, row->dx, c, n, d);
-    if (o.gated) put_n(o, row->du, c, n, mul(load_fp32(s->gate + c), d));
+    spread(o, s, rows, n_rows, c, n, d);
+    for (int k = 0; k < n_rows; k++) {
+      put_n(o, rows[k].dx, c, n, d[k]);
+      if (o.gated) put_n(o, rows[k].du, c, n, mul(load_fp32(s->gate + c), d[k]));
+    }
   }
 }
 
 INLINE void backward_group(variant o, const kfi_rows *r, int64_t t, int64_t n) {
   int64_t stride = kfi_adaln_stride(r->dim);
   const columns s = {r->factor, r->gate, r->sums, r->sums + stride, r->sums + 2 * stride};
-  slope rows[GROUP];
+  slope rows[KFI_BACKWARD_GROUP];
   for (int64_t k = 0; k < n; k++) {
     int64_t first = (t + k) * r->dim;
     rows[k] = (slope){.x = at(o, r->x, first),
@@ -380,17 +423,16 @@ INLINE void backward_group(variant o, const kfi_rows *r, int64_t t, int64_t n) {
   }
   for (int64_t c = 0; c < r->dim; c += TILE) {
     int64_t end = c + TILE < r->dim ? c + TILE : r->dim;
-    for (int64_t k = 0; k < n; k++) {
-      const slope row = rows[k];
-      spread_tile(o, &s, &row, c, end);
-    }
+    int64_t k = 0;
+    for (; k + AT_ONCE <= n; k += AT_ONCE) spread_tile(o, &s, rows + k, AT_ONCE, c, end);
+    for (; k < n; k++) spread_tile(o, &s, rows + k, 1, c, end);
   }
 }
 
 INLINE void backward(const kfi_rows *r, variant o) {
   memset(r->sums, 0, (size_t)((o.gated ? 3 : 2) * kfi_adaln_stride(r->dim)) * sizeof *r->sums);
   for (int64_t t = 0, n; t < r->n; t += n) {
-    n = group_at(r, t);
+    n = group_at(r, t, KFI_BACKWARD_GROUP);
     backward_group(o, r, t, n);
   }
 }
@@ -402,30 +444,41 @@ static bool aligned(const kfi_rows *r, const void *tensor) {
   return (uintptr_t)tensor % 64 == 0 && r->dim * kfi_size_of(r->dtype) % 64 == 0;
 }
 
-/* Rounding once, with and without a gate, are made of their own; rounding each is not in a hurry. */
-#define WITH_DTYPE(function, r, dtype, stream)                                                     \
-  if ((r)->each)                                                                                   \
-    function(r, (variant){dtype, true, (r)->gate != NULL, stream});                                \
-  else if ((r)->gate)                                                                              \
-    function(r, (variant){dtype, false, true, stream});                                            \
-  else                                                                                             \
-    function(r, (variant){dtype, false, false, stream});                                           \
-  break
-#define DISPATCH(function, r, stream)                                                              \
-  switch ((r)->dtype) {                                                                            \
-  case KF_FP32: WITH_DTYPE(function, r, KF_FP32, stream);                                          \
-  case KF_BF16: WITH_DTYPE(function, r, KF_BF16, stream);                                          \
-  case KF_FP16: WITH_DTYPE(function, r, KF_FP16, stream);                                          \
+/* The variants are functions of their own: in one large function gcc takes ten times as long.
+** Rounding once, without and with a gate, are made of their own; rounding each is in no hurry. */
+typedef void made_variant(const kfi_rows *r, bool stream);
+#define VARIANT(function, name, dtype, each, gated)                                                \
+  static __attribute__((noinline)) void function##_##name(const kfi_rows *r, bool stream) {        \
+    function(r, (variant){dtype, each, gated, stream});                                            \
   }
+#define VARIANTS(function)                                                                         \
+  VARIANT(function, fp32, KF_FP32, false, false)                                                   \
+  VARIANT(function, fp32_gated, KF_FP32, false, true)                                              \
+  VARIANT(function, fp32_each, KF_FP32, true, r->gate != NULL)                                     \
+  VARIANT(function, bf16, KF_BF16, false, false)                                                   \
+  VARIANT(function, bf16_gated, KF_BF16, false, true)                                              \
+  VARIANT(function, bf16_each, KF_BF16, true, r->gate != NULL)                                     \
+  VARIANT(function, fp16, KF_FP16, false, false)                                                   \
+  VARIANT(function, fp16_gated, KF_FP16, false, true)                                              \
+  VARIANT(function, fp16_each, KF_FP16, true, r->gate != NULL)                                     \
+  static made_variant *const function##s[][3] = {                                                  \
+    {function##_fp32, function##_fp32_gated, function##_fp32_each},                                \
+    {function##_bf16, function##_bf16_gated, function##_bf16_each},                                \
+    {function##_fp16, function##_fp16_gated, function##_fp16_each}}
+
+VARIANTS(forward);
+VARIANTS(backward);
+
+static int kind_of(const kfi_rows *r) { return r->each ? 2 : r->gate ? 1 : 0; }
 
 void FORWARD(const kfi_rows *r) {
   bool stream = r->stream && aligned(r, r->y) && (!r->gate || aligned(r, r->x));
-  DISPATCH(forward, r, stream)
+  forwards[r->dtype][kind_of(r)](r, stream);
 }
 
 void BACKWARD(const kfi_rows *r) {
   bool stream = r->stream && aligned(r, r->dx) && (!r->gate || aligned(r, r->du));
-  DISPATCH(backward, r, stream)
+  backwards[r->dtype][kind_of(r)](r, stream);
 }
 
 void WIDEN(kf_dtype dtype, int64_t n, const void *from, float *to) {
