@@ -474,11 +474,13 @@ static int kind_of(const kfi_rows *r) { return r->each ? 2 : r->gate ? 1 : 0; }
 void FORWARD(const kfi_rows *r) {
   bool stream = r->stream && aligned(r, r->y) && (!r->gate || aligned(r, r->x));
   forwards[r->dtype][kind_of(r)](r, stream);
+  if (stream) _mm_sfence(); /* such stores keep no order of themselves: others may read now */
 }
 
 void BACKWARD(const kfi_rows *r) {
   bool stream = r->stream && aligned(r, r->dx) && (!r->gate || aligned(r, r->du));
   backwards[r->dtype][kind_of(r)](r, stream);
+  if (stream) _mm_sfence();
 }
 
 void WIDEN(kf_dtype dtype, int64_t n, const void *from, float *to) {
