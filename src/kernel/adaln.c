@@ -20,6 +20,7 @@
 #include "dtype.h"
 #include "isa.h"
 #include "threads.h"
+#include "workspace.h"
 
 typedef struct kernel {
   kfi_adaln_rows *forward, *backward;
@@ -39,13 +40,10 @@ static const kernel kernels[] = {
 };
 
 enum {
-  LINE = 64,
   PAGE = 4096,
   TILE = 512,           /* columns that are added up at once: their doubles stay in L1 */
   STREAM_FROM = 4 << 20 /* bytes of a tensor from which it is written past the caches */
 };
-
-static int64_t lines(int64_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
 
 static int64_t n_threads_of(const kf_adaln *a) { return a->n_threads < 1 ? 1 : a->n_threads; }
 
@@ -171,18 +169,6 @@ kf_status kf_adaln_check(const kf_adaln *adaln, int backward) {
   return status ? status : check_tensors(adaln, backward ? BACKWARD : FORWARD);
 }
 
-static kf_status check_workspace(const kf_adaln *a) {
-  int64_t need = kf_adaln_workspace(a);
-  if (!a->workspace)
-    return kfi_fail(KF_EINVAL, "workspace is NULL, expected %lld bytes", (long long)need);
-  if ((uintptr_t)a->workspace % LINE)
-    return kfi_fail(KF_EINVAL, "workspace is at %p, expected a multiple of %d", a->workspace, LINE);
-  if (a->workspace_bytes < need)
-    return kfi_fail(KF_EINVAL, "workspace_bytes is %lld, expected at least %lld",
-                    (long long)a->workspace_bytes, (long long)need);
-  return KF_OK;
-}
-
 /* ------------------------------------------------------------------------- the chunk table */
 
 static int64_t pieces(int64_t n_tokens) { return (n_tokens + KF_ADALN_CHUNK - 1) / KF_ADALN_CHUNK; }
@@ -291,18 +277,18 @@ static float *page_of(char *at, int quarters) {
 
 static int64_t worker_bytes(const kf_adaln *a) {
   int64_t row = kfi_adaln_pad(a->dim) * (int64_t)sizeof(float);
-  return lines(sizeof(worker)) + 3 * (row + 2 * PAGE) +
-         lines(kfi_adaln_work(a->dim) * (int64_t)sizeof(float));
+  return kfi_lines(sizeof(worker)) + 3 * (row + 2 * PAGE) +
+         kfi_lines(kfi_adaln_work(a->dim) * (int64_t)sizeof(float));
 }
 
 static int64_t n_sums(const kf_adaln *a) { return a->gate ? 3 : 2; }
 
 int64_t kf_adaln_workspace(const kf_adaln *adaln) {
-  if (!adaln || check_shape(adaln)) return LINE;
-  if (adaln->n_seqs == 0) return LINE;
+  if (!adaln || check_shape(adaln)) return KFI_LINE;
+  if (adaln->n_seqs == 0) return KFI_LINE;
   int64_t n = count_chunks(adaln), row = kfi_adaln_stride(adaln->dim) * (int64_t)sizeof(float);
-  return lines(n * (int64_t)sizeof(kf_adaln_chunk)) +
-         lines((adaln->n_seqs + 1) * (int64_t)sizeof(int64_t)) + n * n_sums(adaln) * row +
+  return kfi_lines(n * (int64_t)sizeof(kf_adaln_chunk)) +
+         kfi_lines((adaln->n_seqs + 1) * (int64_t)sizeof(int64_t)) + n * n_sums(adaln) * row +
          n_threads_of(adaln) * worker_bytes(adaln);
 }
 
@@ -417,10 +403,10 @@ static worker *lay_out(call *job) {
   job->n_sums = n_sums(a);
   job->pad = kfi_adaln_pad(a->dim);
   job->stride = kfi_adaln_stride(a->dim);
-  base += lines(job->n_chunks * (int64_t)sizeof *chunk);
+  base += kfi_lines(job->n_chunks * (int64_t)sizeof *chunk);
   int64_t *off = (int64_t *)(void *)base;
   list_chunks(a, chunk, off);
-  base += lines((a->n_seqs + 1) * (int64_t)sizeof *off);
+  base += kfi_lines((a->n_seqs + 1) * (int64_t)sizeof *off);
   job->chunk = chunk;
   job->chunk_off = off;
   job->sums = (float *)(void *)base;
@@ -430,7 +416,7 @@ static worker *lay_out(call *job) {
     w->job = job;
     w->seq = -1;
     w->late = i % 2;
-    w->factor = page_of((char *)w + lines(sizeof *w), 1);
+    w->factor = page_of((char *)w + kfi_lines(sizeof *w), 1);
     w->shift = page_of((char *)(w->factor + job->pad), 3);
     w->gate = page_of((char *)(w->shift + job->pad), 3);
     w->work = w->gate + job->pad;
@@ -447,7 +433,8 @@ static kf_status modulate(const kf_adaln *a, bool backward) {
   if ((status = kf_adaln_check(a, backward))) return status;
   if ((status = kfi_choose_isa(a->isa, &isa))) return status;
   if (a->n_seqs == 0) return KF_OK;
-  if ((status = check_workspace(a))) return status;
+  status = kfi_check_workspace(a->workspace, a->workspace_bytes, kf_adaln_workspace(a));
+  if (status) return status;
   job.kernel = kernels[isa - KF_ISA_PORTABLE];
   job.stream = a->n_tokens * a->dim * kfi_size_of(a->dtype) >= STREAM_FROM;
   worker *first = lay_out(&job);

@@ -20,6 +20,7 @@
 #include "balance/status.h"
 #include "isa.h"
 #include "threads.h"
+#include "workspace.h"
 
 typedef struct kernel {
   kfi_forward *forward;
@@ -60,10 +61,6 @@ typedef struct worker {
   float *work;
 } worker;
 
-enum { LINE = 64 };
-
-static int64_t lines(int64_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
-
 static int64_t n_threads_of(const kf_attention *a) { return a->n_threads < 1 ? 1 : a->n_threads; }
 
 static int64_t blocks_of(const kf_segment *s, int64_t block_rows) {
@@ -84,7 +81,7 @@ static int64_t worker_bytes(int32_t head_dim) {
   int64_t backward = 4 * kfi_backward_rows(head_dim) * pad + 2 * KFI_GROUP * pad +
                      KFI_GROUP * (2 + 3 * pad + 2 * KFI_KEYS);
   int64_t floats = forward > backward ? forward : backward;
-  return lines(sizeof(worker)) + lines(floats * (int64_t)sizeof(float));
+  return kfi_lines(sizeof(worker)) + kfi_lines(floats * (int64_t)sizeof(float));
 }
 
 /* Head h of segment s. */
@@ -154,7 +151,7 @@ static void run_all(call *job) {
   for (int64_t i = 0; i < n; i++) {
     worker *w = (worker *)(void *)(base + i * step);
     w->job = job;
-    w->work = (float *)(void *)((char *)w + lines(sizeof *w));
+    w->work = (float *)(void *)((char *)w + kfi_lines(sizeof *w));
   }
   kfi_threads_run(n, run, base, step);
 }
@@ -240,18 +237,6 @@ static kf_status check_tensors(const kf_attention *a, bool backward) {
   return KF_OK;
 }
 
-static kf_status check_workspace(const kf_attention *a) {
-  int64_t need = kf_attention_workspace(a);
-  if (!a->workspace)
-    return kfi_fail(KF_EINVAL, "workspace is NULL, expected %lld bytes", (long long)need);
-  if ((uintptr_t)a->workspace % LINE)
-    return kfi_fail(KF_EINVAL, "workspace is at %p, expected a multiple of %d", a->workspace, LINE);
-  if (a->workspace_bytes < need)
-    return kfi_fail(KF_EINVAL, "workspace_bytes is %lld, expected at least %lld",
-                    (long long)a->workspace_bytes, (long long)need);
-  return KF_OK;
-}
-
 static kf_status attend(const kf_attention *a, bool backward) {
   call job = {.a = a, .backward = backward};
   kf_isa isa;
@@ -264,7 +249,8 @@ static kf_status attend(const kf_attention *a, bool backward) {
   if ((status = kfi_choose_isa(a->isa, &isa))) return status;
   if (pairs == 0) return KF_OK;
   if ((status = check_tensors(a, backward))) return status;
-  if ((status = check_workspace(a))) return status;
+  status = kfi_check_workspace(a->workspace, a->workspace_bytes, kf_attention_workspace(a));
+  if (status) return status;
   job.kernel = kernels[isa - KF_ISA_PORTABLE];
   job.scale = a->scale != 0 ? a->scale : (float)(1 / sqrt(a->head_dim));
   job.block_rows = backward ? kfi_backward_rows(a->head_dim) : kfi_forward_rows(a->head_dim);
@@ -278,10 +264,10 @@ kf_status kf_attention_backward(const kf_attention *attention) { return attend(a
 
 int64_t kf_attention_workspace(const kf_attention *attention) {
   int64_t pairs;
-  if (!attention || check_shape(attention, &pairs) || pairs == 0) return LINE;
+  if (!attention || check_shape(attention, &pairs) || pairs == 0) return KFI_LINE;
   return n_threads_of(attention) * worker_bytes(attention->head_dim) +
-         lines(count_blocks(attention, kfi_backward_rows(attention->head_dim)) *
-               (int64_t)sizeof(_Atomic int64_t));
+         kfi_lines(count_blocks(attention, kfi_backward_rows(attention->head_dim)) *
+                   (int64_t)sizeof(_Atomic int64_t));
 }
 
 /* ----------------------------------------------------------------- the portable twin */
