@@ -268,7 +268,9 @@ typedef struct worker {
 /*
 ** Where a thread's floats begin. Rows of tokens often begin on a page, or 64 bytes after it; a load
 ** that lies 4096 bytes from a store that is still on its way waits for it, and such lines push each
-** other out of the cache. So factor and shift lie a quarter and three quarters of a page further.
+** other out of the cache. So factor and shift lie a quarter and three quarters of a page further, and
+** the rows of column sums are not whole pages apart. Backward on one thread, four runs: 1.65 to 1.78
+** of a triad with both, 1.80 to 1.88 with neither.
 */
 static float *page_of(char *at, int quarters) {
   uintptr_t page = ((uintptr_t)at + PAGE - 1) / PAGE * PAGE;

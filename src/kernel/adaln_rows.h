@@ -16,10 +16,12 @@
 **     row 2  | 3 ------>  | ..         |
 **     row 3  | 4 ------>  |            |
 **
-** Rejected, in times of a copy on one thread of a Zen 4, where this has 1.4 and reading alone 0.67,
-** storing alone 0.72: writing row t while row t+1 is read 1.9, four rows at once 1.6, prefetches in
-** either of them (what is fetched while stores go past the caches is late or dropped), prefetches in
-** the first pass 1.5 to 2, sum and squares in two passes 1.5, stores through the caches 2.5.
+** Rejected, in times of a copy on one thread of a Zen 4, where this way has 1.4 to 1.7 and reading
+** alone 0.67, storing alone 0.72: writing row t while row t+1 is read 1.8 to 2.2, four rows at once
+** 1.6 to 1.9, with prefetches no better (what is fetched while stores go past the caches is late or
+** dropped), prefetches in the first pass 1.5 to 2.3, stores through the caches 2.5. Sum and squares in
+** two passes over the row: a fifth slower (measured with a modulation of zeros only). Beware of that:
+** rows of zeros are stored faster here, by a tenth of the whole.
 **
 ** Functions are specialised by their constant arguments.
 */
