@@ -30,6 +30,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
+#include "chance.h"
 #include "real.h"
 
 enum {

@@ -52,12 +52,4 @@ static inline double kfi_curve_at(const double a[3], double x) {
 /* The least value that `part` of the weight does not exceed. Reorders v; n is at least 1. */
 double kfi_quantile(kfi_weighted *v, int64_t n, double part);
 
-/* The first output of splitmix64 from this state. */
-static inline uint64_t kfi_mix64(uint64_t state) {
-  uint64_t z = state + 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-
 #endif

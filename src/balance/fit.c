@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdbool.h>
 
+#include "chance.h"
 #include "curve.h"
 #include "real.h"
 #include "status.h"
