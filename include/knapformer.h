@@ -9,6 +9,10 @@
 **     tokens --route--> tokens' --(a layer: ulysses out, attention, ulysses back)--> reverse --> tokens
 **     measured seconds --fit, scheduler--> better cost
 **
+** and before all that, where batches are made rather than given:
+**
+**     lengths of a data set --bucket, sampler--> each rank's batch of each step
+**
 **   1. status    what went wrong, in one sentence
 **   2. batch     whose sequences, how long (from a mix, from text, or your own arrays)
 **   3. bags      which ranks compute together, where the user wants that fixed
@@ -26,6 +30,8 @@
 **  15. config    one YAML file
 **  16. scheduler plans every step, learns from measured times, remembers
 **  17. watch     metrics, log, trace
+**  18. bucket    how many samples of a length make a batch, under a memory and a compute limit
+**  19. sampler   an epoch's batches, the same on every rank without a word between them
 **
 ** The shortest program that plans a step (every call returns a kf_status, and what is created is
 ** freed by kf_planner_free and kf_batch_free):
@@ -137,12 +143,13 @@ typedef struct kf_batch {
 } kf_batch;
 
 /*
-** A batch from a mix: a name (lowres, mixres, joint, lowres4k, clips) or data codes such
+** A batch from a mix: a name (lowres, mixres, joint, lowres4k, clips, wan) or data codes such
 ** as "g16b4i256f1s0,g8b1i2048f1s0": ranks, samples a rank, pixels a side (a multiple of 16, a
 ** token is 16 x 16), frames, and whether frames are a video: s0 keeps every frame, s1 makes
 ** int(frames/3.4) latent frames of them. `n_ranks` 0 takes the mix's own ranks; any other number
 ** cycles through them. `seed` draws the text lengths: sample i of rank r has 0 to 392 text tokens,
-** splitmix64(seed<<40 ^ r<<20 ^ i) % 393. The batch has profiles.
+** splitmix64(seed<<40 ^ r<<20 ^ i) % 393. The batch has profiles. `wan` is a data set rather than a
+** step, for section 19: 16 ranks of 400 images and videos without text, which doc/batches.md describes.
 */
 KF_API kf_status kf_mix_create(const char *mix, int32_t n_ranks, uint64_t seed, kf_batch **out);
 
@@ -1000,6 +1007,221 @@ KF_API kf_status kf_file_replace(const char *path, const void *data, size_t n_by
 /* The same without waiting for the disk, for what is written every step: readers still see the old or
 ** the new one, but after a crash of the machine it may be empty. */
 KF_API kf_status kf_file_refresh(const char *path, const void *data, size_t n_bytes);
+
+/* ------------------------------------------------------------------ 18. bucket */
+
+/*
+** For loaders that cannot route, or before routing: how many samples of a length make a batch, so
+** that no batch exceeds what memory holds (M_mem tokens) nor what a step may take (M_comp seconds):
+**
+**     B(len) = max(1, min(floor(M_mem / len), floor(M_comp / work(len))))
+**
+** A bucket is one distinct length. What the rules differ in is `work`.
+*/
+typedef enum kf_rule {
+  KF_RULE_TWO_TERM = 0,    /* kf_cost_work: linear, quadratic and constant term */
+  KF_RULE_POWER = 1,       /* len^p, with M_comp = match_len^p */
+  KF_RULE_EQUAL_TOKEN = 2, /* none: memory alone, the habit to beat */
+  KF_RULE_PACKED = 3       /* no buckets: any lengths share a batch, see section 19 */
+} kf_rule;
+
+/* "two_term", "power", "equal_token", "packed"; and back, naming what was expected. */
+KF_API const char *kf_rule_name(kf_rule rule);
+KF_API kf_status kf_rule_parse(const char *text, kf_rule *out);
+
+typedef enum kf_power {
+  KF_POWER_BEST = 0,   /* the fitted p, or the one of 0.50, 0.51, .. 3.00 with the least expected
+                          imbalance of random steps, if that is less */
+  KF_POWER_FITTED = 1, /* slope of log work over log length, every distinct length counting once */
+  KF_POWER_GIVEN = 2
+} kf_power;
+
+typedef struct kf_bucket_options {
+  kf_rule rule;
+  kf_cost cost;       /* its three coefficients: what `two_term` and all figures count with */
+  int64_t mem_tokens; /* M_mem, 1 to 2^52; in bytes: kf_activations_tokens */
+  int64_t match_len;  /* M_comp is the work of one sequence of so many tokens; or 0, and */
+  double comp_s;      /* M_comp in seconds. One of the two; equal_token needs neither */
+  kf_power power;
+  double p;        /* if given: 0.5 to 3 */
+  int32_t n_ranks; /* that wait for each other in a step */
+} kf_bucket_options;
+
+typedef struct kf_bucket {
+  int64_t len, count; /* tokens; samples of this length */
+  int64_t batch_size; /* B(len). packed: what a batch of this length alone would hold */
+  double work_s;      /* of one sample, by the cost */
+} kf_bucket;
+
+typedef struct kf_buckets {
+  kf_rule rule;
+  int64_t n;
+  const kf_bucket *bucket; /* (n) rising lengths */
+  int64_t mem_tokens;      /* M_mem */
+  double comp_s;           /* M_comp by the cost, also where equal_token was given one that it does
+                              not keep to; 0: none */
+  double match_len;        /* the length whose work that is; 0: none */
+  double p;                /* of `power`; else 0 */
+} kf_buckets;
+
+/*
+** Buckets of `n` lengths, in any order and repeated as they come, each of which occurs count[i]
+** times (NULL: once). A length above mem_tokens is KF_EINFEASIBLE: no batch can hold it. One whose
+** work is above M_comp is a batch by itself.
+*/
+KF_API kf_status kf_bucket_create(const kf_bucket_options *options, const int64_t *len,
+                                  const int64_t *count, int64_t n, kf_buckets **out);
+KF_API void kf_bucket_free(kf_buckets *buckets);
+
+/* How much memory a batch takes: fixed_bytes (weights, gradients, optimiser) and token_bytes for each
+** of its tokens. */
+typedef struct kf_activations {
+  double token_bytes, fixed_bytes;
+} kf_activations;
+
+/* What a transformer block keeps of a token for the backward pass, 17 d elements (attention not
+** materialised), in all layers; with `recompute` the block's input, d, in all layers and 17 d in one.
+** fixed_bytes is 0. An estimate: measured bytes a token are better. */
+KF_API kf_status kf_activations_static(const kf_model *model, double elem_bytes, int recompute,
+                                       kf_activations *out);
+
+/* M_mem: the most tokens within limit_bytes. KF_EINFEASIBLE if not even one is. */
+KF_API kf_status kf_activations_tokens(const kf_activations *activations, double limit_bytes,
+                                       int64_t *mem_tokens);
+
+/*
+** Lengths from text: words separated by blanks, commas or ends of lines. A word is a length in
+** tokens, "4096", or a shape, "832x480x81+392": width x height in pixels, frames (1), text tokens (0).
+** A shape has ceil(width/16) * ceil(height/16) tokens in each latent frame; the first frame is one
+** and every 4 further ones (or part of 4) are one. Either may end in "*1000": so many samples.
+** free() *len. `name` is used in messages only.
+*/
+KF_API kf_status kf_lens_parse(const char *name, const char *text, size_t n_bytes, int64_t **len,
+                               int64_t *n);
+
+/* ----------------------------------------------------------------- 19. sampler */
+
+/*
+** An epoch's batches: each sample at most once, the same number of batches on every rank. All
+** follows from the options, the lengths, the epoch and what was set since it began, so every rank
+** computes the same for itself, without communication, and can go on exactly where it stopped.
+**
+**     kf_sampler_create(&options, len, n_samples, &sampler);
+**     for each epoch:  kf_sampler_set_epoch(sampler, epoch);
+**                      while (!kf_sampler_next(sampler, &sampled) && sampled)
+**                        my samples are sampled->sample[sampled->batch.rank_off[rank]] ..
+**
+** Samples are shuffled, each bucket is cut into batches of its size (what is left over makes a smaller
+** one), and batches are shuffled. `packed` has no buckets: it looks at `window` samples of the shuffled
+** order at a time, begins a batch with the one that waits longest, and fills it from the window
+** up to both limits, such that all batches come close to the same work. What is left at the end is
+** dealt evenly over the last steps.
+**
+** Online: a scheduler measures (also where nothing is routed: bag_size "g1n1"), refits at the same
+** steps on every rank, and what it learned goes to the sampler:
+**
+**     if (metrics->refits != seen) kf_sampler_set_cost(sampler, step, &metrics->cost);
+*/
+typedef struct kf_sampler kf_sampler;
+
+typedef enum kf_step_mode {
+  KF_STEPS_RANDOM = 0, /* each rank's next batch */
+  KF_STEPS_SAME = 1,   /* one bucket a step; the buckets' last batches share steps by length. packed
+                          has no buckets, and does as in similar */
+  KF_STEPS_SIMILAR = 2 /* batches of similar work share a step; steps in random order */
+} kf_step_mode;
+
+typedef struct kf_sampler_options {
+  kf_bucket_options bucket; /* rule, cost, limits; bucket.n_ranks is the number of ranks */
+  kf_step_mode mode;
+  uint64_t seed;
+  int64_t window;   /* of packed, in samples, up to 2^20; 0: 1024 */
+  int32_t keep_all; /* 0: what does not fill the last step is dropped; 1: batches are cut in two
+                       until it is full, as far as there are samples for that */
+} kf_sampler_options;
+
+/* One step: the samples of every rank. `batch` can go to a planner as it is; it has no profiles. */
+typedef struct kf_sampled {
+  int64_t epoch, step; /* of the epoch, from 0 */
+  kf_batch batch;
+  const int64_t *sample; /* (batch.n_seqs) numbers of samples; rank r's from batch.rank_off[r] on */
+} kf_sampled;
+
+/*
+** `len` (n_samples) is copied; sample i is the i-th. Lengths are 1 to KF_MAX_LEN; one above mem_tokens
+** is KF_EINFEASIBLE, naming it. Begins with epoch 0. Takes at most 100 bytes a sample, and for ten
+** million samples less than two seconds an epoch.
+*/
+KF_API kf_status kf_sampler_create(const kf_sampler_options *options, const int64_t *len,
+                                   int64_t n_samples, kf_sampler **out);
+KF_API void kf_sampler_free(kf_sampler *sampler);
+
+/* Begin an epoch, from 0 to 2^32, at its first step. A cost that was set stays. */
+KF_API kf_status kf_sampler_set_epoch(kf_sampler *sampler, int64_t epoch);
+
+/* The next step, which lives until the sampler's next call; NULL after the last one of the epoch. */
+KF_API kf_status kf_sampler_next(kf_sampler *sampler, const kf_sampled **out);
+
+/* Steps of this epoch; the number of the next one. */
+KF_API int64_t kf_sampler_steps(const kf_sampler *sampler);
+KF_API int64_t kf_sampler_step(const kf_sampler *sampler);
+
+/* The buckets by the cost that was set last, with the p that was found. Lives until the sampler's next
+** call. */
+KF_API const kf_buckets *kf_sampler_buckets(const kf_sampler *sampler);
+
+/*
+** From step `at` of this epoch on, make batches by another cost: p (unless given), M_comp (unless in
+** seconds) and batch sizes follow from it, and the samples not yet handed out by step `at` are
+** arranged anew. `at` is kf_sampler_step() or later: the same on every rank, so a loader that
+** prefetches names a step that no rank has reached. Where no batch size changes (packed: no sample's
+** share of M_comp by more than 1%), the order stays as it is.
+*/
+KF_API kf_status kf_sampler_set_cost(kf_sampler *sampler, int64_t at, const kf_cost *cost);
+
+/*
+** What to go on from, as a few bytes with a version and a checksum: free() *out. A sampler of the same
+** options and lengths that restores it hands out the same steps from there on. What is corrupt or
+** belongs to another sampler is refused, and the sampler stays as it was.
+*/
+KF_API kf_status kf_sampler_save(const kf_sampler *sampler, void **out, size_t *n_bytes);
+KF_API kf_status kf_sampler_restore(kf_sampler *sampler, const char *name, const void *data,
+                                    size_t n_bytes);
+
+/* A hash of all that decides the steps to come: ranks with the same one go on alike. */
+KF_API uint64_t kf_sampler_hash(const kf_sampler *sampler);
+
+/* What an epoch hands out, and what not. Seconds are predicted by the cost that was set last, limits and
+** sizes are those of kf_sampler_buckets; doc/batches.md defines each figure. */
+typedef struct kf_epoch {
+  int64_t epoch, n_steps, n_batches, n_samples, n_tokens; /* handed out, all ranks */
+  int64_t dropped_batches, dropped_samples, dropped_tokens;
+  int64_t underfilled_batches; /* fewer samples than their bucket's batch size; packed: below 0.9 of
+                                  both limits */
+  int64_t split_batches;       /* cut in two by keep_all */
+  int64_t over_batches;        /* one sample each, whose work is above M_comp */
+  int64_t mixed_steps;         /* of mode same, but for packed: more than one bucket */
+  double imbalance_rate;       /* mean over steps of 1 - mean/max of the ranks' work */
+  double mean_memory_use, max_memory_use;   /* of batches: tokens / M_mem */
+  double mean_compute_use, max_compute_use; /* of batches: work / M_comp; 0: no limit */
+  double predicted_s;                       /* of the epoch: sum over steps of the largest work */
+  double predicted_tokens_per_s;
+} kf_epoch;
+
+/* Of the whole epoch, in time linear in its samples. */
+KF_API kf_status kf_sampler_figures(const kf_sampler *sampler, kf_epoch *out);
+
+/* One rule of a picture. */
+typedef struct kf_bucket_panel {
+  const char *name;
+  const kf_buckets *buckets; /* NULL: it has none to draw (packed, two_term_balanced) */
+  const kf_epoch *epoch;
+} kf_bucket_panel;
+
+/* Work and memory of each bucket's batch by the rules, and the rules' figures side by side, as SVG;
+** free() it. `title` may be NULL. */
+KF_API kf_status kf_svg_buckets(const kf_bucket_panel *panel, int32_t n_panels, const char *title,
+                                char **out);
 
 #ifdef __cplusplus
 }

@@ -5,9 +5,9 @@
 ** A code g16b4i256f1s0 stands for 16 ranks, each with 4 samples of 256x256 pixels and 1 frame.
 ** A token covers 16x16 pixels of a latent frame. Frames of images and keyframes (s0) are
 ** latent frames; a video (s1) has int(frames / 3.4) of them. Each sample gets 0..392 text
-** tokens that depend on seed, rank and sample only: no generator state runs through the
-** batch, so any rank can compute any other's lengths. What a code says of its samples is their
-** profile.
+** tokens, drawn as mix.h says. What a code says of its samples is their profile.
+**
+** Names stand for codes, but for `wan`, whose samples are all drawn: wan.c.
 */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -16,6 +16,7 @@
 #include "../balance/status.h"
 #include "../balance/text.h"
 #include "batch.h"
+#include "mix.h"
 
 enum { PIXELS = 16, TEXT_CHOICES = 393 };
 
@@ -35,14 +36,6 @@ static const struct {
   {"lowres4k", "g24b16i256f1s0,g8b1i2880f1s0"},
   {"clips", "g16b4i256f17s1,g12b1i512f34s1,g4b1i512f85s1"},
 };
-
-/* The first output of splitmix64 from this state. */
-static uint64_t splitmix64(uint64_t state) {
-  uint64_t z = state + 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
 
 /* -------------------------------------------------------------------- reading */
 
@@ -162,36 +155,24 @@ static void fill(walk w, int32_t n_ranks, uint64_t seed, int64_t *rank_off, int6
     const code *c = next_rank(&w);
     rank_off[r] = n;
     for (int64_t i = 0; i < c->n_samples; i++) {
-      uint64_t state = seed << 40 ^ (uint64_t)r << 20 ^ (uint64_t)i;
+      kfi_draw text = kfi_draw_start(seed, r, i);
       profile[n] = c->profile;
-      len[n++] = c->visual + (int64_t)(splitmix64(state) % TEXT_CHOICES);
+      len[n++] = c->visual + kfi_draw_next(&text, TEXT_CHOICES);
     }
   }
   rank_off[n_ranks] = n;
 }
 
-kf_status kf_mix_create(const char *mix, int32_t n_ranks, uint64_t seed, kf_batch **out) {
-  if (!mix || !out) return kfi_fail(KF_EINVAL, "mix: a NULL argument");
-  if (n_ranks < 0 || n_ranks > KF_MAX_RANKS)
-    return kfi_fail(KF_EINVAL, "mix: %" PRId32 " ranks wanted, expected 0 to %d", n_ranks,
-                    KF_MAX_RANKS);
-  kfi_text t = kfi_text_open("mix", mix);
-  bool known = false;
-  for (size_t i = 0; i < sizeof named / sizeof *named && !known; i++)
-    if ((known = kfi_text_is(&t, named[i].name))) t = kfi_text_open("mix", named[i].codes);
-  if (!known && !(t.end - t.at >= 2 && t.at[0] == 'g' && t.at[1] >= '0' && t.at[1] <= '9'))
-    return kfi_text_bad(&t,
-                        "lowres, mixres, joint, lowres4k, clips or codes such as g16b4i256f1s0");
-
+static kf_status create_from_codes(kfi_text *t, int32_t n_ranks, uint64_t seed, kf_batch **out) {
   code *codes = NULL;
   int64_t n_codes = 0, n_seqs = 0, *rank_off = NULL, *len = NULL;
   kf_profile *profile = NULL;
   kf_batch *batch = NULL;
-  kf_status status = read_codes(&t, &codes, &n_codes);
+  kf_status status = read_codes(t, &codes, &n_codes);
   if (status != KF_OK) return status;
   if (n_ranks == 0)
     for (int64_t i = 0; i < n_codes; i++) n_ranks += (int32_t)codes[i].n_ranks;
-  if ((status = check_size(&t, codes, n_codes, n_ranks, &n_seqs))) goto fail;
+  if ((status = check_size(t, codes, n_codes, n_ranks, &n_seqs))) goto fail;
   if ((status = kfi_batch_alloc(n_ranks, n_seqs, &batch, &rank_off, &len, &profile))) goto fail;
 
   fill(walk_start(codes, n_codes), n_ranks, seed, rank_off, len, profile);
@@ -202,4 +183,20 @@ kf_status kf_mix_create(const char *mix, int32_t n_ranks, uint64_t seed, kf_batc
 fail:
   free(codes);
   return status;
+}
+
+kf_status kf_mix_create(const char *mix, int32_t n_ranks, uint64_t seed, kf_batch **out) {
+  if (!mix || !out) return kfi_fail(KF_EINVAL, "mix: a NULL argument");
+  if (n_ranks < 0 || n_ranks > KF_MAX_RANKS)
+    return kfi_fail(KF_EINVAL, "mix: %" PRId32 " ranks wanted, expected 0 to %d", n_ranks,
+                    KF_MAX_RANKS);
+  kfi_text t = kfi_text_open("mix", mix);
+  if (kfi_text_is(&t, "wan")) return kfi_wan_create(n_ranks, seed, out);
+  bool known = false;
+  for (size_t i = 0; i < sizeof named / sizeof *named && !known; i++)
+    if ((known = kfi_text_is(&t, named[i].name))) t = kfi_text_open("mix", named[i].codes);
+  if (!known && !(t.end - t.at >= 2 && t.at[0] == 'g' && t.at[1] >= '0' && t.at[1] <= '9'))
+    return kfi_text_bad(
+      &t, "lowres, mixres, joint, lowres4k, clips, wan or codes such as g16b4i256f1s0");
+  return create_from_codes(&t, n_ranks, seed, out);
 }

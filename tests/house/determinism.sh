@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Every compiler and optimisation level plans, learns and fits the same, bit for bit. A row of the
-# output is a plan, a run of a scheduler, or a fit; a compiler that disagrees shows as a diff.
+# Every compiler and optimisation level plans, learns, fits and samples the same, bit for bit. A row of
+# the output is a plan, a run of a scheduler, a fit or an epoch; a compiler that disagrees shows as a
+# diff.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

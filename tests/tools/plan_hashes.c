@@ -3,7 +3,7 @@
 ** What must be the same to the bit with every compiler, a line each: every mix planned in several
 ** ways (`mix seed bags cluster hash`); what schedulers have come to every few steps (`mix learned bags
 ** cluster`: each time the plan's hash, the scheduler's and its state's); fits (`fit case`: the bits of
-** each result). house/determinism.sh compares the lines of several compilers and optimisation levels.
+** each result); epochs of the sampler (`rule mode`: all samples, its hash, figures). house/determinism.sh compares the lines of several compilers and optimisation levels.
 */
 #include <knapformer.h>
 
@@ -146,8 +146,50 @@ static kf_status fit(int which) {
   return KF_OK;
 }
 
+/* An epoch by each rule and mode, some of it after a change of the cost: every sample of every step. */
+static kf_status sample(const kf_batch *wan, kf_rule rule, kf_step_mode mode) {
+  kf_sampler_options o = {.bucket = {.rule = rule, .mem_tokens = 160000, .match_len = 75600},
+                          .mode = mode,
+                          .seed = 5,
+                          .keep_all = mode == KF_STEPS_SAME};
+  kf_sampler *sampler;
+  const kf_sampled *step;
+  kf_epoch epoch;
+  kf_status status;
+  uint64_t h = 0xcbf29ce484222325u;
+  o.bucket.n_ranks = 16;
+  if ((status = kf_cost_preset("wan1.3b", "free", 16, 0.4, &o.bucket.cost))) return status;
+  if ((status = kf_sampler_create(&o, wan->len, wan->n_seqs, &sampler))) return status;
+  while (!(status = kf_sampler_next(sampler, &step)) && step) {
+    for (int64_t i = 0; i < step->batch.n_seqs; i++)
+      h = (h ^ (uint64_t)step->sample[i]) * 0x100000001b3u;
+    if (step->step != 20) continue;
+    o.bucket.cost.quadratic_s *= 3;
+    if ((status = kf_sampler_set_cost(sampler, 22, &o.bucket.cost))) break;
+  }
+  if (!status) status = kf_sampler_figures(sampler, &epoch);
+  printf("%s %d %016" PRIx64 " %016" PRIx64, kf_rule_name(rule), (int)mode, h,
+         kf_sampler_hash(sampler));
+  const double found[] = {epoch.imbalance_rate, epoch.predicted_s, kf_sampler_buckets(sampler)->p};
+  print_bits(found, N(found));
+  printf("\n");
+  kf_sampler_free(sampler);
+  return status;
+}
+
+static kf_status sample_all(void) {
+  kf_batch *wan;
+  kf_status status = kf_mix_create("wan", 16, 1, &wan);
+  if (status) return status;
+  for (int rule = KF_RULE_TWO_TERM; rule <= KF_RULE_PACKED && !status; rule++)
+    for (int mode = KF_STEPS_RANDOM; mode <= KF_STEPS_SIMILAR && !status; mode++)
+      status = sample(wan, (kf_rule)rule, (kf_step_mode)mode);
+  kf_batch_free(wan);
+  return status;
+}
+
 int main(void) {
-  if (plan_mixes()) goto fail;
+  if (plan_mixes() || sample_all()) goto fail;
   for (int which = 0; which < 4; which++)
     if (fit(which)) goto fail;
   return 0;

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+** Where a sampler stands, as bytes, and back. Every field is 8 bytes, little endian:
+**
+**     | "KFSAMPLE" | version | bytes of all | kind | epoch | next step | changes |
+**     | at, linear_s, quadratic_s, constant_s | of the start and of each change | FNV-1a 64 |
+**
+** The steps themselves are not saved: they follow. Restoring makes the epoch again and every change
+** again, in their order.
+*/
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+#include "sampler.h"
+
+enum { VERSION = 1, WORD = 8, HEAD = 7, CHANGE = 4 };
+static const char magic[WORD + 1] = "KFSAMPLE";
+
+static void put_word(unsigned char *at, uint64_t word) {
+  for (int i = 0; i < WORD; i++) at[i] = (unsigned char)(word >> (8 * i));
+}
+
+static uint64_t get_word(const unsigned char *at) {
+  uint64_t word = 0;
+  for (int i = 0; i < WORD; i++) word |= (uint64_t)at[i] << (8 * i);
+  return word;
+}
+
+static void put_real(unsigned char *at, double real) {
+  uint64_t word;
+  memcpy(&word, &real, sizeof word);
+  put_word(at, word);
+}
+
+static double get_real(const unsigned char *at) {
+  uint64_t word = get_word(at);
+  double real;
+  memcpy(&real, &word, sizeof real);
+  return real;
+}
+
+static uint64_t checksum(const unsigned char *bytes, size_t n) {
+  uint64_t h = KFI_HASH_START;
+  for (size_t i = 0; i < n; i++) h = (h ^ bytes[i]) * 0x100000001b3u;
+  return h;
+}
+
+/* -------------------------------------------------------------------------------- save */
+
+static void put_change(unsigned char *at, const kfi_change *c) {
+  put_word(at, (uint64_t)c->at);
+  put_real(at + WORD, c->linear_s);
+  put_real(at + 2 * WORD, c->quadratic_s);
+  put_real(at + 3 * WORD, c->constant_s);
+}
+
+static kfi_change get_change(const unsigned char *at) {
+  return (kfi_change){(int64_t)get_word(at), get_real(at + WORD), get_real(at + 2 * WORD),
+                      get_real(at + 3 * WORD)};
+}
+
+kf_status kf_sampler_save(const kf_sampler *s, void **out, size_t *n_bytes) {
+  if (!s || !out || !n_bytes) return kfi_fail(KF_EINVAL, "kf_sampler_save: a pointer is NULL");
+  size_t n = (HEAD + CHANGE * (1 + (size_t)s->n_changes) + 1) * WORD;
+  unsigned char *bytes = malloc(n), *at = bytes + HEAD * WORD;
+  if (!bytes) return kfi_fail_memory(n, "a saved sampler");
+  const uint64_t head[] = {
+    VERSION, n, s->kind, (uint64_t)s->epoch, (uint64_t)s->next, (uint64_t)s->n_changes};
+  memcpy(bytes, magic, WORD);
+  for (int i = 1; i < HEAD; i++) put_word(bytes + i * WORD, head[i - 1]);
+  put_change(at, &s->start);
+  for (int64_t i = 0; i < s->n_changes; i++) put_change(at += CHANGE * WORD, &s->change[i]);
+  put_word(bytes + n - WORD, checksum(bytes, n - WORD));
+  *out = bytes;
+  *n_bytes = n;
+  return KF_OK;
+}
+
+/* ----------------------------------------------------------------------------- restore */
+
+static kf_status check_file(const kf_sampler *s, const char *name, const unsigned char *bytes,
+                            size_t n) {
+  if (n < (HEAD + CHANGE + 1) * WORD || memcmp(bytes, magic, WORD) != 0)
+    return kfi_fail(KF_EINVAL, "%s: %zu bytes that are not a sampler's state", name, n);
+  uint64_t version = get_word(bytes + WORD), size = get_word(bytes + 2 * WORD);
+  uint64_t n_changes = get_word(bytes + 6 * WORD);
+  if (version != VERSION)
+    return kfi_fail(KF_EINVAL, "%s: a state of version %" PRIu64 ", expected version %d", name,
+                    version, VERSION);
+  if (size != n || n_changes != (n / WORD - HEAD - CHANGE - 1) / CHANGE || n % (CHANGE * WORD))
+    return kfi_fail(KF_EINVAL,
+                    "%s: %zu bytes of a state of %" PRIu64 ": it was cut off or added to", name, n,
+                    size);
+  if (get_word(bytes + n - WORD) != checksum(bytes, n - WORD))
+    return kfi_fail(KF_EINVAL, "%s: the checksum does not match: the file is damaged", name);
+  if (get_word(bytes + 3 * WORD) != s->kind)
+    return kfi_fail(
+      KF_EINVAL, "%s: the state of a sampler of other lengths, ranks, seed, rule or limits", name);
+  return KF_OK;
+}
+
+/* A position that was saved: everything but the steps. */
+typedef struct position {
+  int64_t epoch, next, n_changes;
+  const unsigned char *changes; /* the start, then each change */
+} position;
+
+static kf_status go_to(kf_sampler *s, const char *name, const position *to) {
+  kf_status status = kfi_sampler_begin(s, to->epoch, get_change(to->changes));
+  for (int64_t i = 1; i <= to->n_changes && !status; i++) {
+    kfi_change c = get_change(to->changes + i * CHANGE * WORD);
+    if (c.at < 0 || c.at > s->n_steps)
+      return kfi_fail(KF_EINVAL, "%s: a cost from step %" PRId64 " on, expected 0 to %" PRId64,
+                      name, c.at, s->n_steps);
+    status = kfi_sampler_change(s, c);
+  }
+  if (status) return status;
+  if (to->next < 0 || to->next > s->n_steps)
+    return kfi_fail(KF_EINVAL, "%s: the next step is %" PRId64 ", expected 0 to %" PRId64, name,
+                    to->next, s->n_steps);
+  s->next = to->next;
+  return KF_OK;
+}
+
+/* What is restored is made beside the old steps, and takes their place once it has been found in
+** order. */
+static kf_status make_beside(kf_sampler *s, kf_sampler *beside) {
+  size_t n = (size_t)s->n_samples + 1, n_buckets = (size_t)s->n_buckets + 1;
+  *beside = *s;
+  beside->change = NULL;
+  beside->n_changes = beside->change_room = 0;
+  beside->sample = malloc(n * sizeof *s->sample);
+  beside->off = malloc(n * sizeof *s->off);
+  beside->bucket = malloc(n_buckets * sizeof *s->bucket);
+  if (!beside->sample || !beside->off || !beside->bucket)
+    return kfi_fail_memory(n * 8 + n_buckets * sizeof *s->bucket, "restoring a sampler");
+  memcpy(beside->bucket, s->bucket, (size_t)s->n_buckets * sizeof *s->bucket);
+  return KF_OK;
+}
+
+static void free_steps(kf_sampler *s) {
+  free(s->sample);
+  free(s->off);
+  free(s->bucket);
+  free(s->change);
+}
+
+kf_status kf_sampler_restore(kf_sampler *s, const char *name, const void *data, size_t n_bytes) {
+  if (!s || (!data && n_bytes > 0))
+    return kfi_fail(KF_EINVAL, "kf_sampler_restore: a pointer is NULL");
+  if (!name) name = "state";
+  const unsigned char *bytes = data;
+  kf_status status = check_file(s, name, bytes, n_bytes);
+  if (status) return status;
+  position to = {.epoch = (int64_t)get_word(bytes + 4 * WORD),
+                 .next = (int64_t)get_word(bytes + 5 * WORD),
+                 .n_changes = (int64_t)get_word(bytes + 6 * WORD),
+                 .changes = bytes + HEAD * WORD};
+  kf_sampler beside;
+  if ((status = make_beside(s, &beside)) || (status = go_to(&beside, name, &to))) {
+    free_steps(&beside);
+    return status;
+  }
+  free_steps(s);
+  *s = beside;
+  return KF_OK;
+}
