@@ -26,7 +26,7 @@ soak:
 	@scripts/soak
 
 bench: built
-	@for what in plan route attention adaln scheduler; do build/knapformer bench $$what; done
+	@for what in plan bucket route attention adaln scheduler; do build/knapformer bench $$what; done
 
 install: built
 	DESTDIR='$(DESTDIR)' cmake --install build --prefix '$(PREFIX)'

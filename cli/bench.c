@@ -14,6 +14,7 @@ static const struct {
 } benches[] = {
   {"adaln", "the CPU LayerNorm-Modulate, against moving as many bytes", bench_adaln},
   {"attention", "the CPU attention, against sgemm with as many FLOPs", bench_attention},
+  {"bucket", "a sampler's epoch, against qsort of as many doubles", bench_bucket},
   {"plan", "the planner, against qsort of as many doubles", bench_plan},
   {"route", "moving tokens, against bare MPI and memcpy", bench_route},
   {"scheduler", "learning, against planning; and how well it predicts", bench_scheduler},

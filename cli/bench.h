@@ -37,6 +37,7 @@ int bench_show_figures(const char *command, const bench_row *rows, int n_rows,
 /* The benchmarks: argv begins after their name. */
 int bench_adaln(char **argv);
 int bench_attention(char **argv);
+int bench_bucket(char **argv);
 int bench_plan(char **argv);
 int bench_route(char **argv);
 int bench_scheduler(char **argv);

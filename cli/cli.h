@@ -62,6 +62,10 @@ int cli_fail_status(kf_status status, const char *command, const char *option);
 int cli_read_file(const char *command, const char *option, const char *path, char **out,
                   size_t *n_bytes);
 
+/* Write a text that an option asked for into the file it named, over what is there. 0, or an exit code
+** after saying why. */
+int cli_write_file(const char *command, const char *option, const char *path, const char *text);
+
 /* Close stdout and see that all of it was written: a full disk must not look like success. */
 int cli_close_stdout(const char *command);
 
@@ -94,6 +98,22 @@ int cli_launch(const char *command, int32_t n_ranks, char **argv);
 int cli_fail_rank(const char *command, const kf_comm *comm);
 
 /* ------------------------------------------------------------ view.c: the terminal */
+
+/* What standard output can show, and how many cells each of two bars in a row has. */
+typedef struct cli_screen {
+  bool colour, unicode;
+  int bar;
+} cli_screen;
+
+/* For rows whose text takes `n_columns` beside the two bars. */
+cli_screen cli_screen_of_stdout(int n_columns);
+
+/* A bar of compute and communication, `top` of which would fill all cells; where it ends short of
+** the ideal, a mark shows how far, and what lies beyond it is red. */
+void cli_print_bar(double compute, double comm, double ideal, double top, const cli_screen *s);
+
+/* Three or four digits, in the unit that suits: "104.8 ms". Returns `out`. */
+const char *cli_seconds(double s, char out[32]);
 
 /* What `plan` shows besides the plan. */
 typedef struct cli_view {
@@ -130,6 +150,7 @@ int cli_save_state(const char *command, const kf_config *config, const kf_schedu
 /* argv begins after the command's name and ends with NULL; all return an exit code. */
 int cli_plan(char **argv);
 int cli_fit(char **argv);
+int cli_bucket(char **argv);
 int cli_bench(char **argv);
 int cli_config(char **argv);
 int cli_sim(char **argv);

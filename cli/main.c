@@ -12,6 +12,7 @@ static const char help[] =
   "\n"
   "  plan    balance one step and show who computes what\n"
   "  fit     turn measured times into the coefficients of a cost\n"
+  "  bucket  size batches by memory and compute, and compare the rules\n"
   "  config  check a configuration, or print one to start from\n"
   "  sim     watch the online scheduler learn, on a simulated clock\n"
   "  bench   measure the library on this machine\n"
@@ -23,11 +24,8 @@ static const char help[] =
 static const struct {
   const char *name;
   int (*run)(char **argv);
-} commands[] = {{"plan", cli_plan},
-                {"fit", cli_fit},
-                {"config", cli_config},
-                {"sim", cli_sim},
-                {"bench", cli_bench}};
+} commands[] = {{"plan", cli_plan},     {"fit", cli_fit}, {"bucket", cli_bucket},
+                {"config", cli_config}, {"sim", cli_sim}, {"bench", cli_bench}};
 
 int main(int argc, char **argv) {
   setlocale(LC_CTYPE, ""); /* to know whether the terminal speaks UTF-8; numbers stay in C */
@@ -46,5 +44,6 @@ int main(int argc, char **argv) {
     return cli_close_stdout(NULL);
   }
   return cli_fail(EXIT_MISUSE, NULL,
-                  "unknown command \"%s\", expected plan, fit, config, sim or bench", argv[1]);
+                  "unknown command \"%s\", expected plan, fit, bucket, config, sim or bench",
+                  argv[1]);
 }

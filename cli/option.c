@@ -87,6 +87,18 @@ fail:
   return EXIT_FAILED;
 }
 
+int cli_write_file(const char *command, const char *option, const char *path, const char *text) {
+  FILE *file = fopen(path, "wb");
+  bool good = file != NULL;
+  if (good) {
+    good = fputs(text, file) >= 0;
+    good = fclose(file) == 0 && good; /* a full disk shows here at the latest */
+  }
+  return good ? 0
+              : cli_fail(EXIT_FAILED, command, "%s: cannot write \"%s\": %s", option, path,
+                         strerror(errno));
+}
+
 /* ------------------------------------------------------------------------ options */
 
 /* The option that `arg` names, and where its value begins if it is "--name=value". */

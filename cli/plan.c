@@ -5,7 +5,6 @@
 ** The object that --json prints is made by jansson but for the chunks, which are written one
 ** after the other: a tree of seven million numbers takes a gigabyte.
 */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -279,16 +278,9 @@ static int write_svg(const request *q, const job *j) {
   snprintf(title, sizeof title, "%.60s, bags %.60s", data_of(q), j->bags ? q->bags : "auto");
   kf_status status = kf_svg_plan(j->plan, title, &text);
   if (status) return cli_fail_status(status, name, "--svg");
-  FILE *file = fopen(q->svg, "wb");
-  bool good = file != NULL;
-  if (good) {
-    good = fputs(text, file) >= 0;
-    good = fclose(file) == 0 && good; /* a full disk shows here at the latest */
-  }
+  int code = cli_write_file(name, "--svg", q->svg, text);
   free(text);
-  return good
-           ? 0
-           : cli_fail(EXIT_FAILED, name, "--svg: cannot write \"%s\": %s", q->svg, strerror(errno));
+  return code;
 }
 
 int cli_plan(char **argv) {

@@ -25,13 +25,8 @@
 
 enum { MAX_ROWS = 64, MAX_BAR = 60, MIN_BAR = 8, LABEL = 13, SECONDS = 9, GAP = 2 };
 
-typedef struct screen {
-  bool colour, unicode;
-  int bar; /* cells of a bar */
-} screen;
-
-static screen screen_of_stdout(void) {
-  screen s = {.unicode = strcmp(nl_langinfo(CODESET), "UTF-8") == 0};
+cli_screen cli_screen_of_stdout(int n_columns) {
+  cli_screen s = {.unicode = strcmp(nl_langinfo(CODESET), "UTF-8") == 0};
   const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
   bool terminal = isatty(STDOUT_FILENO) == 1;
   struct winsize size;
@@ -39,14 +34,13 @@ static screen screen_of_stdout(void) {
   s.colour = terminal && !(no_color && *no_color) && !(term && strcmp(term, "dumb") == 0);
   if (terminal && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
     columns = size.ws_col;
-  s.bar = (columns - 1 - LABEL - 2 * SECONDS - GAP) / 2;
+  s.bar = (columns - 1 - n_columns) / 2;
   if (s.bar > MAX_BAR) s.bar = MAX_BAR;
   if (s.bar < MIN_BAR) s.bar = MIN_BAR;
   return s;
 }
 
-/* Three or four digits, in the unit that suits. */
-static const char *seconds(double s, char out[32]) {
+const char *cli_seconds(double s, char out[32]) {
   bool us = s > 0 && s < 0.9995e-3, ms = !us && s > 0 && s < 0.9995;
   double value = us ? s * 1e6 : ms ? s * 1e3 : s;
   int decimals = value == 0 ? 0 : value < 10 ? 3 : value < 100 ? 2 : value < 1000;
@@ -59,7 +53,7 @@ static const char *seconds(double s, char out[32]) {
 
 /* ------------------------------------------------------------------------ the figures */
 
-static void print_figures(const kf_plan *plan, const cli_view *view, const screen *s) {
+static void print_figures(const kf_plan *plan, const cli_view *view, const cli_screen *s) {
   const kf_figures *f = &plan->figures;
   const char *bold = s->colour ? "\033[1m" : "", *plain = s->colour ? "\033[0m" : "";
   char a[32], b[32];
@@ -68,15 +62,16 @@ static void print_figures(const kf_plan *plan, const cli_view *view, const scree
   printf("model %s, gamma %g, cluster %s, bags %s\n\n", view->model, view->gamma, view->cluster,
          view->bags);
   printf("%18s%14s%14s\n", "", "before", "after");
-  printf("  %-16s%14s%14s   %s%.2fx%s\n", "step", seconds(f->before_step_s, a),
-         seconds(f->step_s, b), bold, f->speedup, plain);
+  printf("  %-16s%14s%14s   %s%.2fx%s\n", "step", cli_seconds(f->before_step_s, a),
+         cli_seconds(f->step_s, b), bold, f->speedup, plain);
   printf("  %-16s%14.4f%14.4f\n", "max over mean", f->before_max_over_mean, f->max_over_mean);
-  printf("  %-16s%14s%14s   of the slowest rank\n", "compute", seconds(f->before_step_s, a),
-         seconds(f->compute_s, b));
-  printf("  %-16s%14s%14s   of the slowest rank\n", "communication", "0 s", seconds(f->comm_s, b));
+  printf("  %-16s%14s%14s   of the slowest rank\n", "compute", cli_seconds(f->before_step_s, a),
+         cli_seconds(f->compute_s, b));
+  printf("  %-16s%14s%14s   of the slowest rank\n", "communication", "0 s",
+         cli_seconds(f->comm_s, b));
   printf("  %-16s%14s%14s   all compute, spread evenly over free links\n", "ideal", "",
-         seconds(f->ideal_s, b));
-  printf("  %-16s%14s%14s   gap %.2f%%\n", "lower bound", "", seconds(f->lower_bound_s, b),
+         cli_seconds(f->ideal_s, b));
+  printf("  %-16s%14s%14s   gap %.2f%%\n", "lower bound", "", cli_seconds(f->lower_bound_s, b),
          f->gap * 100);
   printf("  %-16s%14s%14" PRId64 "   at most\n", "tokens a rank", "", f->max_tokens);
   printf("  %-16s%14s%14" PRId64 "   %.1f%% of all tokens pass through Ulysses\n",
@@ -84,7 +79,7 @@ static void print_figures(const kf_plan *plan, const cli_view *view, const scree
   printf("  %-16s%14s%13.1f%%   of all tokens, held away from home\n", "moved", "",
          f->moved_fraction * 100);
   printf("  %-16s%14s%14s   hash %016" PRIx64 "\n\n", "planned in", "",
-         seconds(view->solve_us * 1e-6, b), plan->hash);
+         cli_seconds(view->solve_us * 1e-6, b), plan->hash);
 }
 
 /* --------------------------------------------------------------------------- the bars */
@@ -96,7 +91,7 @@ typedef struct cell {
   tone tone;
 } cell;
 
-static void print_cells(const cell *cells, const screen *s) {
+static void print_cells(const cell *cells, const cli_screen *s) {
   static const char *const code[] = {"0", "34", "33", "31", "90"};
   tone now = NONE;
   for (int i = 0; i < s->bar; i++) {
@@ -107,8 +102,7 @@ static void print_cells(const cell *cells, const screen *s) {
   if (s->colour && now != NONE) printf("\033[0m");
 }
 
-/* A bar of compute and communication; where it ends short of the ideal, a mark shows how far. */
-static void print_bar(double compute, double comm, double ideal, double top, const screen *s) {
+void cli_print_bar(double compute, double comm, double ideal, double top, const cli_screen *s) {
   static const char *const eighth[] = {" ", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
   cell cells[MAX_BAR];
   double per_s = top > 0 ? s->bar / top : 0;
@@ -133,7 +127,8 @@ static void print_bar(double compute, double comm, double ideal, double top, con
 }
 
 /* "v ideal" above the place of the ideal, or "ideal v" where the right side is too narrow. */
-static void print_heading(const char *word, double ideal, double top, const screen *s, int room) {
+static void print_heading(const char *word, double ideal, double top, const cli_screen *s,
+                          int room) {
   char line[MAX_BAR + 1];
   int mark = top > 0 ? (int)floor(ideal * s->bar / top) : 0;
   memset(line, ' ', (size_t)s->bar);
@@ -195,7 +190,7 @@ static void print_seconds(double s, double top) {
 }
 
 void cli_view_plan(const kf_plan *plan, const cli_view *view) {
-  screen s = screen_of_stdout();
+  cli_screen s = cli_screen_of_stdout(LABEL + 2 * SECONDS + GAP);
   const kf_figures *f = &plan->figures;
   double top = f->before_step_s > f->step_s ? f->before_step_s : f->step_s;
   int32_t per_row = ranks_per_row(plan, view->ranks_per_node);
@@ -208,10 +203,10 @@ void cli_view_plan(const kf_plan *plan, const cli_view *view) {
     int32_t end = plan->n_ranks - r < per_row ? plan->n_ranks : r + per_row;
     slowest row = slowest_of(plan, r, end);
     print_label(r, end, view->ranks_per_node);
-    print_bar(row.before, 0, f->ideal_s, top, &s);
+    cli_print_bar(row.before, 0, f->ideal_s, top, &s);
     print_seconds(row.before, top);
     printf("%*s", GAP, "");
-    print_bar(row.compute, row.comm, f->ideal_s, top, &s);
+    cli_print_bar(row.compute, row.comm, f->ideal_s, top, &s);
     print_seconds(row.compute + row.comm, top);
     putchar('\n');
   }
