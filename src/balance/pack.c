@@ -190,6 +190,7 @@ static void leave(filling *f, int32_t s) {
 
 /* ------------------------------------------------------------------------------ one batch */
 
+/* Into the batch; the window is full again at once, so that a batch may take more than it holds. */
 static void take(filling *f, int32_t s) {
   const slot *it = &f->slot[s];
   f->to->order[f->n_order++] = it->sample;
@@ -198,6 +199,7 @@ static void take(filling *f, int32_t s) {
   f->room -= it->len;
   f->work_room -= it->work;
   leave(f, s);
+  if (f->next < f->to->n) enter_next(f);
 }
 
 static bool fits(const filling *f, const slot *it) {
@@ -220,10 +222,13 @@ static void take_by_age(filling *f) {
     const slot *it = &f->slot[s];
     double tokens = f->tokens - it->len, work = f->work - it->work;
     newer = it->newer;
-    if (fits(f, it) && work >= 0 && tokens > 0 && work <= kfi_limits_work(l, tokens))
+    if (fits(f, it) && work >= 0 && tokens > 0 && work <= kfi_limits_work(l, tokens)) {
+      int64_t next = f->next;
       take(f, s);
-    else
+      if (newer < 0 && f->next > next) newer = f->newest; /* came in just now */
+    } else {
       passed++;
+    }
   }
 }
 
@@ -353,8 +358,8 @@ kf_status kfi_pack(kfi_packing *to) {
   int32_t *rest;
   kf_status status = start(&f, to);
   if (status) return status;
+  while (f.unused >= 0 && f.next < to->n) enter_next(&f);
   while (true) {
-    while (f.unused >= 0 && f.next < to->n) enter_next(&f);
     want(&f);
     if (f.oldest < 0 || near_end(&f)) break;
     take_by_age(&f);
