@@ -9,6 +9,7 @@
 ** again, in their order.
 */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -107,6 +108,13 @@ typedef struct position {
   const unsigned char *changes; /* the start, then each change */
 } position;
 
+/* The sentence of what failed, behind the name of what was restored. */
+static kf_status fail_in(const char *name, kf_status status) {
+  char reason[512];
+  snprintf(reason, sizeof reason, "%s", kf_last_error());
+  return kfi_fail(status, "%s: %s", name, reason);
+}
+
 static kf_status go_to(kf_sampler *s, const char *name, const position *to) {
   kf_status status = kfi_sampler_begin(s, to->epoch, get_change(to->changes));
   for (int64_t i = 1; i <= to->n_changes && !status; i++) {
@@ -116,7 +124,7 @@ static kf_status go_to(kf_sampler *s, const char *name, const position *to) {
                       name, c.at, s->n_steps);
     status = kfi_sampler_change(s, c);
   }
-  if (status) return status;
+  if (status) return fail_in(name, status);
   if (to->next < 0 || to->next > s->n_steps)
     return kfi_fail(KF_EINVAL, "%s: the next step is %" PRId64 ", expected 0 to %" PRId64, name,
                     to->next, s->n_steps);
