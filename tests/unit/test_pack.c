@@ -217,8 +217,8 @@ static void does_not_wait_for_what_never_comes(void **state) {
 }
 
 /*
-** The window holds the first WINDOW samples that are in no batch yet, and each batch takes the oldest:
-** a sample goes into no batch before it is in the window, and into one of the next WINDOW after that.
+** The window holds the first WINDOW samples that have not been taken, and each batch takes the oldest: a
+** sample goes into no batch before it is in the window, and into one of the next WINDOW after that.
 */
 static void nobody_waits_long(void **state) {
   (void)state;
@@ -236,8 +236,8 @@ static void nobody_waits_long(void **state) {
     for (int32_t i = p.packing.begin[b]; i < p.packing.begin[b + 1]; i++)
       batch_of[p.packing.order[i]] = b;
   for (int64_t i = 0; i < N - 200; i++) { /* the last are dealt */
-    while (p.packing.begin[entered] + WINDOW <= i) entered++;
-    assert_in_range(batch_of[i], entered, entered + WINDOW - 1);
+    while (p.packing.begin[entered + 1] + WINDOW <= i) entered++;
+    assert_in_range(batch_of[i], entered, entered + WINDOW);
     if (batch_of[i] - entered > longest) longest = batch_of[i] - entered;
   }
   assert_true(longest > 0); /* some do wait */
