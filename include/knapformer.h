@@ -1175,7 +1175,7 @@ KF_API const kf_buckets *kf_sampler_buckets(const kf_sampler *sampler);
 ** seconds) and batch sizes follow from it, and the samples not yet handed out by step `at` are
 ** arranged anew. `at` is kf_sampler_step() or later: the same on every rank, so a loader that
 ** prefetches names a step that no rank has reached. Where no batch size changes (packed: no sample's
-** share of M_comp by more than 1%), the order stays as it is.
+** share of M_comp by more than 1%), the order stays as it is; else it takes as long as to begin an epoch.
 */
 KF_API kf_status kf_sampler_set_cost(kf_sampler *sampler, int64_t at, const kf_cost *cost);
 

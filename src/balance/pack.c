@@ -5,7 +5,7 @@
 **
 ** A batch wants (tokens, work) in the ratio that the window has, as much as the limits allow: if
 ** compute binds, M_comp of work and less than M_mem of tokens; if memory binds, the other way round.
-** So short and long ones run out together, and what piles up is wanted more. It is filled in three phases:
+** So short and long ones run out together, and what piles up is wanted more. Three phases fill it:
 **
 **   1. in order of age, the oldest always, others as long as what remains to be filled could still be
 **      filled: its work must not be more than one sequence of all its tokens would have.
@@ -21,10 +21,11 @@
 ** for more than `window` batches. The last two steps' worth is dealt evenly (deal.c).
 ** On the mix wan: imbalance 0.002 where buckets have 0.2. About 100 ns a sample.
 **
-** Tried and rejected: the ratio of all that is still to come (in a million samples it hardly moves, while
-** the long ones of the window are used up); dealing each step's samples by falling work alone (16 ranks of 2 long samples
-** each cannot come out even; a window finds partners); best fit decreasing from the window (takes the
-** long ones first and is left with short ones, whose batches fill memory and not the step).
+** Tried and rejected: the ratio of all that is still to come (in a million samples it hardly moves,
+** while the long ones of the window are used up); dealing each step's samples by falling work alone (16
+** ranks of 2 long samples each cannot come out even; a window finds partners); best fit decreasing from
+** the window (takes the long ones first and is left with short ones, whose batches fill memory and not
+** the step).
 */
 #include "pack.h"
 
@@ -346,6 +347,7 @@ static kf_status start(filling *f, kfi_packing *to) {
   f->bins_per_s = BINS / to->limits->comp_s;
   to->n_batches = 0;
   to->begin[0] = 0;
+  while (f->unused >= 0 && f->next < to->n) enter_next(f);
   return KF_OK;
 }
 
@@ -353,35 +355,32 @@ static bool near_end(const filling *f) {
   return f->next == f->to->n && f->work_inside <= 2.0 * f->to->n_ranks * f->want_work;
 }
 
+/* Deal what is left, and the batches of a step that is not complete. */
+static kf_status finish(filling *f) {
+  kfi_packing *to = f->to;
+  to->n_batches -= to->n_batches % to->n_ranks;
+  int64_t first = to->begin[to->n_batches], n = 0;
+  size_t n_bytes = (size_t)(f->n_order - first + f->n_inside + 1) * sizeof(int32_t);
+  int32_t *rest = malloc(n_bytes);
+  if (!rest) return kfi_fail_memory(n_bytes, "the last steps");
+  for (int64_t i = first; i < f->n_order; i++) rest[n++] = to->order[i];
+  for (int32_t s = f->oldest; s >= 0; s = f->slot[s].newer) rest[n++] = f->slot[s].sample;
+  kf_status status = kfi_pack_deal(to, rest, n);
+  free(rest);
+  return status;
+}
+
 kf_status kfi_pack(kfi_packing *to) {
   filling f;
-  int32_t *rest;
   kf_status status = start(&f, to);
   if (status) return status;
-  while (f.unused >= 0 && f.next < to->n) enter_next(&f);
-  while (true) {
-    want(&f);
-    if (f.oldest < 0 || near_end(&f)) break;
+  for (want(&f); f.oldest >= 0 && !near_end(&f); want(&f)) {
     take_by_age(&f);
     take_by_choice(&f);
     take_any(&f);
     to->begin[++to->n_batches] = (int32_t)f.n_order;
   }
-  /* what is left, and the batches of a step that is not complete */
-  to->n_batches -= to->n_batches % to->n_ranks;
-  int64_t first = to->begin[to->n_batches], n_rest = f.n_order - first + f.n_inside;
-  rest = malloc((size_t)(n_rest + 1) * sizeof *rest);
-  if (!rest) {
-    status = kfi_fail_memory((size_t)(n_rest + 1) * sizeof *rest, "the last steps");
-    goto done;
-  }
-  int64_t n = 0;
-  for (int64_t i = first; i < f.n_order; i++) rest[n++] = to->order[i];
-  for (int32_t s = f.oldest; s >= 0; s = f.slot[s].newer) rest[n++] = f.slot[s].sample;
-  status = kfi_pack_deal(to, rest, n);
-  free(rest);
-
-done:
+  status = finish(&f);
   free(f.slot);
   return status;
 }
