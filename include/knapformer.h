@@ -1181,8 +1181,9 @@ KF_API kf_status kf_sampler_set_cost(kf_sampler *sampler, int64_t at, const kf_c
 
 /*
 ** What to go on from, as a few bytes with a version and a checksum: free() *out. A sampler of the same
-** options and lengths that restores it hands out the same steps from there on. What is corrupt or
-** belongs to another sampler is refused, and the sampler stays as it was.
+** lengths and options (but for the cost, which is part of what is saved) that restores it hands out the
+** same steps from there on. What is corrupt or belongs to another sampler is refused, and the sampler
+** stays as it was.
 */
 KF_API kf_status kf_sampler_save(const kf_sampler *sampler, void **out, size_t *n_bytes);
 KF_API kf_status kf_sampler_restore(kf_sampler *sampler, const char *name, const void *data,

@@ -178,7 +178,8 @@ static void deal(dealing *d) {
   int64_t whole = d->n / d->to->n_ranks; /* steps in which every rank gets a sample */
   double steps = least_steps(d);
   if (steps >= 1 && deal_full(d, steps)) return;
-  for (int64_t k = (int64_t)ceil(steps); k <= whole; k++)
+  for (int64_t k = (int64_t)ceil(steps); k <= whole;
+       k += 1 + k / 8) /* few tries where steps are many */
     if (deal_even(d, k)) return;
   take_back(d);
   deal_over(d, whole * d->to->n_ranks);

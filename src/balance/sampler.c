@@ -145,14 +145,15 @@ kf_status kfi_sampler_begin(kf_sampler *s, int64_t epoch, kfi_change start) {
     return status;
   }
   s->arranged = new;
+  s->arranged_at = 0;
   s->start = start;
   s->start.at = 0;
   s->next = 0;
   return KF_OK;
 }
 
-/* Would the steps to come be arranged differently? What counts is the change since they were made: many
-** small ones add up. */
+/* Would what was arranged last come out differently? What counts is the change since then: many small
+** ones add up. */
 static bool matters(const kf_sampler *s, const kfi_limits *new) {
   const kfi_limits *old = &s->arranged;
   for (int64_t b = 0; b < s->n_buckets; b++) {
@@ -177,7 +178,7 @@ kf_status kfi_sampler_change(kf_sampler *s, kfi_change change) {
     s->change = more;
     s->change_room = room;
   }
-  bool anew = matters(s, &new);
+  bool anew = change.at < s->arranged_at || matters(s, &new);
   set_limits(s, &new);
   s->change[s->n_changes++] = change;
   if (anew && (status = kfi_arrange(s, change.at, false))) {
@@ -185,7 +186,10 @@ kf_status kfi_sampler_change(kf_sampler *s, kfi_change change) {
     set_limits(s, &old);
     return status;
   }
-  if (anew) s->arranged = new;
+  if (anew) {
+    s->arranged = new;
+    s->arranged_at = change.at;
+  }
   return KF_OK;
 }
 

@@ -27,8 +27,9 @@ struct kf_sampler {
   kf_bucket *bucket;   /* (n_buckets) */
   int32_t *bucket_of;  /* (n_samples) */
   kfi_limits limits;   /* by the cost in force */
-  kfi_limits arranged; /* that the steps to come were arranged by */
-  kf_buckets buckets;  /* what the user sees of them */
+  kfi_limits arranged; /* that the steps from arranged_at on were arranged by */
+  int64_t arranged_at;
+  kf_buckets buckets; /* what the user sees of them */
 
   int64_t epoch, next; /* the next step */
   int64_t n_steps;

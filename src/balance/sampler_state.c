@@ -65,14 +65,14 @@ static kfi_change get_change(const unsigned char *at) {
 kf_status kf_sampler_save(const kf_sampler *s, void **out, size_t *n_bytes) {
   if (!s || !out || !n_bytes) return kfi_fail(KF_EINVAL, "kf_sampler_save: a pointer is NULL");
   size_t n = (HEAD + CHANGE * (1 + (size_t)s->n_changes) + 1) * WORD;
-  unsigned char *bytes = malloc(n), *at = bytes + HEAD * WORD;
+  unsigned char *bytes = malloc(n);
   if (!bytes) return kfi_fail_memory(n, "a saved sampler");
   const uint64_t head[] = {
     VERSION, n, s->kind, (uint64_t)s->epoch, (uint64_t)s->next, (uint64_t)s->n_changes};
   memcpy(bytes, magic, WORD);
   for (int i = 1; i < HEAD; i++) put_word(bytes + i * WORD, head[i - 1]);
-  put_change(at, &s->start);
-  for (int64_t i = 0; i < s->n_changes; i++) put_change(at += CHANGE * WORD, &s->change[i]);
+  for (int64_t i = 0; i <= s->n_changes; i++)
+    put_change(bytes + (HEAD + i * CHANGE) * WORD, i == 0 ? &s->start : &s->change[i - 1]);
   put_word(bytes + n - WORD, checksum(bytes, n - WORD));
   *out = bytes;
   *n_bytes = n;
