@@ -58,10 +58,11 @@ static void print_rules(const bucket_result *r, const cli_screen *s) {
     snprintf(label, sizeof label, rule == POWER ? "%s, p %.2f" : "%s", bucket_rule_name[rule],
              r->buckets[POWER]->p);
     if (base > 0) snprintf(ratio, sizeof ratio, "%.2fx", e->predicted_tokens_per_s / base);
-    printf("  %-17s%9.1f%%%7s%7s%7s%7s%9.0f%s%6s%s%8" PRId64 "\n", label, 100 * e->imbalance_rate,
-           share_text(e->mean_memory_use, share[0]), share_text(e->max_memory_use, share[1]),
-           share_text(e->mean_compute_use, share[2]), share_text(e->max_compute_use, share[3]),
-           e->predicted_tokens_per_s, bold, ratio, plain, e->dropped_samples);
+    printf("  %-17s%9.1f%%%7s%7s%7s%7s %8.0f%s %5s%s %7" PRId64 "\n", label,
+           100 * e->imbalance_rate, share_text(e->mean_memory_use, share[0]),
+           share_text(e->max_memory_use, share[1]), share_text(e->mean_compute_use, share[2]),
+           share_text(e->max_compute_use, share[3]), e->predicted_tokens_per_s, bold, ratio, plain,
+           e->dropped_samples);
   }
 }
 
