@@ -13,11 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
 #include "scheduler.h"
+#include "words.h"
 
-enum { VERSION = 1, HEAD_FIELDS = 3, WORD = 8 };
-static const char magic[WORD] = "KFSTATE\n";
+enum { VERSION = 1, HEAD_FIELDS = 3 };
+static const char magic[KFI_WORD] = "KFSTATE\n";
 
 typedef struct archive {
   enum { COUNT, WRITE, READ } mode;
@@ -27,34 +27,24 @@ typedef struct archive {
 } archive;
 
 /* A field that is added there must be walked over here, and VERSION raised. */
-_Static_assert(sizeof(kf_counters) == 8 * WORD && sizeof(kf_figures) == 16 * WORD &&
-                 sizeof(kfi_load) == 3 * WORD,
+_Static_assert(sizeof(kf_counters) == 8 * KFI_WORD && sizeof(kf_figures) == 16 * KFI_WORD &&
+                 sizeof(kfi_load) == 3 * KFI_WORD,
                "the fields of a state have changed");
 
 /* ---------------------------------------------------------------------- fields */
 
-static void put_word(unsigned char *at, uint64_t word) {
-  for (int i = 0; i < WORD; i++) at[i] = (unsigned char)(word >> (8 * i));
-}
-
-static uint64_t get_word(const unsigned char *at) {
-  uint64_t word = 0;
-  for (int i = 0; i < WORD; i++) word |= (uint64_t)at[i] << (8 * i);
-  return word;
-}
-
 static void words(archive *a, void *field, int64_t n) {
   char *at = field;
-  for (int64_t i = 0; i < n; i++, at += WORD) {
+  for (int64_t i = 0; i < n; i++, at += KFI_WORD) {
     uint64_t word;
-    memcpy(&word, at, WORD);
-    if (a->mode == WRITE) put_word(a->bytes + i * WORD, word);
+    memcpy(&word, at, KFI_WORD);
+    if (a->mode == WRITE) kfi_put_word(a->bytes + i * KFI_WORD, word);
     if (a->mode == READ) {
-      word = get_word(a->bytes + i * WORD);
-      memcpy(at, &word, WORD);
+      word = kfi_get_word(a->bytes + i * KFI_WORD);
+      memcpy(at, &word, KFI_WORD);
     }
   }
-  if (a->mode != COUNT) a->bytes += n * WORD;
+  if (a->mode != COUNT) a->bytes += n * KFI_WORD;
   a->n_fields += n;
 }
 
@@ -182,17 +172,11 @@ static void walk(archive *a, kf_scheduler *s) {
 
 /* ------------------------------------------------------------------------ save */
 
-static uint64_t checksum(const unsigned char *bytes, size_t n) {
-  uint64_t h = KFI_HASH_START;
-  for (size_t i = 0; i < n; i++) h = (h ^ bytes[i]) * 0x100000001b3u;
-  return h;
-}
-
 /* Bytes of the whole file for this scheduler. */
 static size_t file_bytes(kf_scheduler *s) {
   archive count = {.mode = COUNT};
   walk(&count, s);
-  return (size_t)(HEAD_FIELDS + 2 + count.n_fields + 1) * WORD; /* 2: kind and ranks */
+  return (size_t)(HEAD_FIELDS + 2 + count.n_fields + 1) * KFI_WORD; /* 2: kind and ranks */
 }
 
 kf_status kf_scheduler_save(const kf_scheduler *scheduler, void **out, size_t *n_bytes) {
@@ -202,13 +186,13 @@ kf_status kf_scheduler_save(const kf_scheduler *scheduler, void **out, size_t *n
   size_t n = file_bytes(s);
   unsigned char *bytes = malloc(n);
   if (!bytes) return kfi_fail_memory(n, "a saved state");
-  memcpy(bytes, magic, WORD);
-  put_word(bytes + WORD, VERSION);
-  put_word(bytes + 2 * WORD, n);
-  put_word(bytes + 3 * WORD, (uint64_t)s->history.n_ranks);
-  put_word(bytes + 4 * WORD, kfi_scheduler_kind(s));
-  walk(&(archive){.mode = WRITE, .bytes = bytes + (HEAD_FIELDS + 2) * WORD}, s);
-  put_word(bytes + n - WORD, checksum(bytes, n - WORD));
+  memcpy(bytes, magic, KFI_WORD);
+  kfi_put_word(bytes + KFI_WORD, VERSION);
+  kfi_put_word(bytes + 2 * KFI_WORD, n);
+  kfi_put_word(bytes + 3 * KFI_WORD, (uint64_t)s->history.n_ranks);
+  kfi_put_word(bytes + 4 * KFI_WORD, kfi_scheduler_kind(s));
+  walk(&(archive){.mode = WRITE, .bytes = bytes + (HEAD_FIELDS + 2) * KFI_WORD}, s);
+  kfi_put_word(bytes + n - KFI_WORD, kfi_checksum(bytes, n - KFI_WORD));
   *out = bytes;
   *n_bytes = n;
   return KF_OK;
@@ -219,9 +203,9 @@ kf_status kf_scheduler_save(const kf_scheduler *scheduler, void **out, size_t *n
 /* Is this a whole state of our version, for such a scheduler? */
 static kf_status check_file(kf_scheduler *s, const char *name, const unsigned char *bytes,
                             size_t n) {
-  if (n < HEAD_FIELDS * WORD || memcmp(bytes, magic, WORD) != 0)
+  if (n < HEAD_FIELDS * KFI_WORD || memcmp(bytes, magic, KFI_WORD) != 0)
     return kfi_fail(KF_EINVAL, "%s: %zu bytes that are not a scheduler's state", name, n);
-  uint64_t version = get_word(bytes + WORD), size = get_word(bytes + 2 * WORD);
+  uint64_t version = kfi_get_word(bytes + KFI_WORD), size = kfi_get_word(bytes + 2 * KFI_WORD);
   if (version != VERSION)
     return kfi_fail(KF_EINVAL, "%s: a state of version %llu, expected version %d%s", name,
                     (unsigned long long)version, VERSION,
@@ -229,13 +213,14 @@ static kf_status check_file(kf_scheduler *s, const char *name, const unsigned ch
   if (size != n)
     return kfi_fail(KF_EINVAL, "%s: %zu bytes of a state of %llu: it was cut off or added to", name,
                     n, (unsigned long long)size);
-  if (n < (HEAD_FIELDS + 3) * WORD || get_word(bytes + n - WORD) != checksum(bytes, n - WORD))
+  if (n < (HEAD_FIELDS + 3) * KFI_WORD ||
+      kfi_get_word(bytes + n - KFI_WORD) != kfi_checksum(bytes, n - KFI_WORD))
     return kfi_fail(KF_EINVAL, "%s: the checksum does not match: the file is damaged", name);
-  uint64_t n_ranks = get_word(bytes + 3 * WORD);
+  uint64_t n_ranks = kfi_get_word(bytes + 3 * KFI_WORD);
   if (n_ranks != (uint64_t)s->history.n_ranks)
     return kfi_fail(KF_EINVAL, "%s: the state of %llu ranks, expected %d", name,
                     (unsigned long long)n_ranks, s->history.n_ranks);
-  if (get_word(bytes + 4 * WORD) != kfi_scheduler_kind(s))
+  if (kfi_get_word(bytes + 4 * KFI_WORD) != kfi_scheduler_kind(s))
     return kfi_fail(
       KF_EINVAL, "%s: the state of another model, cluster or starting cost than this scheduler's",
       name);
@@ -362,7 +347,7 @@ kf_status kf_scheduler_restore(kf_scheduler *s, const char *name, const void *da
   if ((status = kfi_scheduler_lay(&twin))) return status;
   memcpy(twin.memory.data, s->memory.data, s->memory.n_bytes); /* what is not saved: caps, bags */
   kfi_watch_start(&twin);
-  archive a = {.mode = READ, .bytes = (unsigned char *)data + (HEAD_FIELDS + 2) * WORD};
+  archive a = {.mode = READ, .bytes = (unsigned char *)data + (HEAD_FIELDS + 2) * KFI_WORD};
   walk(&a, &twin);
   if (a.infinite || !is_possible(&twin)) {
     status = kfi_fail(KF_EINVAL, "%s: a state that no scheduler can be in", name);

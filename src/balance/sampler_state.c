@@ -13,67 +13,51 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
 #include "sampler.h"
+#include "words.h"
 
-enum { VERSION = 1, WORD = 8, HEAD = 7, CHANGE = 4 };
-static const char magic[WORD + 1] = "KFSAMPLE";
-
-static void put_word(unsigned char *at, uint64_t word) {
-  for (int i = 0; i < WORD; i++) at[i] = (unsigned char)(word >> (8 * i));
-}
-
-static uint64_t get_word(const unsigned char *at) {
-  uint64_t word = 0;
-  for (int i = 0; i < WORD; i++) word |= (uint64_t)at[i] << (8 * i);
-  return word;
-}
+enum { VERSION = 1, HEAD = 7, CHANGE = 4 };
+static const char magic[KFI_WORD + 1] = "KFSAMPLE";
 
 static void put_real(unsigned char *at, double real) {
   uint64_t word;
   memcpy(&word, &real, sizeof word);
-  put_word(at, word);
+  kfi_put_word(at, word);
 }
 
 static double get_real(const unsigned char *at) {
-  uint64_t word = get_word(at);
+  uint64_t word = kfi_get_word(at);
   double real;
   memcpy(&real, &word, sizeof real);
   return real;
 }
 
-static uint64_t checksum(const unsigned char *bytes, size_t n) {
-  uint64_t h = KFI_HASH_START;
-  for (size_t i = 0; i < n; i++) h = (h ^ bytes[i]) * 0x100000001b3u;
-  return h;
-}
-
 /* -------------------------------------------------------------------------------- save */
 
 static void put_change(unsigned char *at, const kfi_change *c) {
-  put_word(at, (uint64_t)c->at);
-  put_real(at + WORD, c->linear_s);
-  put_real(at + 2 * WORD, c->quadratic_s);
-  put_real(at + 3 * WORD, c->constant_s);
+  kfi_put_word(at, (uint64_t)c->at);
+  put_real(at + KFI_WORD, c->linear_s);
+  put_real(at + 2 * KFI_WORD, c->quadratic_s);
+  put_real(at + 3 * KFI_WORD, c->constant_s);
 }
 
 static kfi_change get_change(const unsigned char *at) {
-  return (kfi_change){(int64_t)get_word(at), get_real(at + WORD), get_real(at + 2 * WORD),
-                      get_real(at + 3 * WORD)};
+  return (kfi_change){(int64_t)kfi_get_word(at), get_real(at + KFI_WORD),
+                      get_real(at + 2 * KFI_WORD), get_real(at + 3 * KFI_WORD)};
 }
 
 kf_status kf_sampler_save(const kf_sampler *s, void **out, size_t *n_bytes) {
   if (!s || !out || !n_bytes) return kfi_fail(KF_EINVAL, "kf_sampler_save: a pointer is NULL");
-  size_t n = (HEAD + CHANGE * (1 + (size_t)s->n_changes) + 1) * WORD;
+  size_t n = (HEAD + CHANGE * (1 + (size_t)s->n_changes) + 1) * KFI_WORD;
   unsigned char *bytes = malloc(n);
   if (!bytes) return kfi_fail_memory(n, "a saved sampler");
   const uint64_t head[] = {
     VERSION, n, s->kind, (uint64_t)s->epoch, (uint64_t)s->next, (uint64_t)s->n_changes};
-  memcpy(bytes, magic, WORD);
-  for (int i = 1; i < HEAD; i++) put_word(bytes + i * WORD, head[i - 1]);
+  memcpy(bytes, magic, KFI_WORD);
+  for (int i = 1; i < HEAD; i++) kfi_put_word(bytes + i * KFI_WORD, head[i - 1]);
   for (int64_t i = 0; i <= s->n_changes; i++)
-    put_change(bytes + (HEAD + i * CHANGE) * WORD, i == 0 ? &s->start : &s->change[i - 1]);
-  put_word(bytes + n - WORD, checksum(bytes, n - WORD));
+    put_change(bytes + (HEAD + i * CHANGE) * KFI_WORD, i == 0 ? &s->start : &s->change[i - 1]);
+  kfi_put_word(bytes + n - KFI_WORD, kfi_checksum(bytes, n - KFI_WORD));
   *out = bytes;
   *n_bytes = n;
   return KF_OK;
@@ -83,20 +67,21 @@ kf_status kf_sampler_save(const kf_sampler *s, void **out, size_t *n_bytes) {
 
 static kf_status check_file(const kf_sampler *s, const char *name, const unsigned char *bytes,
                             size_t n) {
-  if (n < (HEAD + CHANGE + 1) * WORD || memcmp(bytes, magic, WORD) != 0)
+  if (n < (HEAD + CHANGE + 1) * KFI_WORD || memcmp(bytes, magic, KFI_WORD) != 0)
     return kfi_fail(KF_EINVAL, "%s: %zu bytes that are not a sampler's state", name, n);
-  uint64_t version = get_word(bytes + WORD), size = get_word(bytes + 2 * WORD);
-  uint64_t n_changes = get_word(bytes + 6 * WORD);
+  uint64_t version = kfi_get_word(bytes + KFI_WORD), size = kfi_get_word(bytes + 2 * KFI_WORD);
+  uint64_t n_changes = kfi_get_word(bytes + 6 * KFI_WORD);
   if (version != VERSION)
     return kfi_fail(KF_EINVAL, "%s: a state of version %" PRIu64 ", expected version %d", name,
                     version, VERSION);
-  if (size != n || n_changes != (n / WORD - HEAD - CHANGE - 1) / CHANGE || n % (CHANGE * WORD))
+  if (size != n || n_changes != (n / KFI_WORD - HEAD - CHANGE - 1) / CHANGE ||
+      n % (CHANGE * KFI_WORD))
     return kfi_fail(KF_EINVAL,
                     "%s: %zu bytes of a state of %" PRIu64 ": it was cut off or added to", name, n,
                     size);
-  if (get_word(bytes + n - WORD) != checksum(bytes, n - WORD))
+  if (kfi_get_word(bytes + n - KFI_WORD) != kfi_checksum(bytes, n - KFI_WORD))
     return kfi_fail(KF_EINVAL, "%s: the checksum does not match: the file is damaged", name);
-  if (get_word(bytes + 3 * WORD) != s->kind)
+  if (kfi_get_word(bytes + 3 * KFI_WORD) != s->kind)
     return kfi_fail(
       KF_EINVAL, "%s: the state of a sampler of other lengths, ranks, seed, rule or limits", name);
   return KF_OK;
@@ -118,7 +103,7 @@ static kf_status fail_in(const char *name, kf_status status) {
 static kf_status go_to(kf_sampler *s, const char *name, const position *to) {
   kf_status status = kfi_sampler_begin(s, to->epoch, get_change(to->changes));
   for (int64_t i = 1; i <= to->n_changes && !status; i++) {
-    kfi_change c = get_change(to->changes + i * CHANGE * WORD);
+    kfi_change c = get_change(to->changes + i * CHANGE * KFI_WORD);
     if (c.at < 0 || c.at > s->n_steps)
       return kfi_fail(KF_EINVAL, "%s: a cost from step %" PRId64 " on, expected 0 to %" PRId64,
                       name, c.at, s->n_steps);
@@ -162,10 +147,10 @@ kf_status kf_sampler_restore(kf_sampler *s, const char *name, const void *data, 
   const unsigned char *bytes = data;
   kf_status status = check_file(s, name, bytes, n_bytes);
   if (status) return status;
-  position to = {.epoch = (int64_t)get_word(bytes + 4 * WORD),
-                 .next = (int64_t)get_word(bytes + 5 * WORD),
-                 .n_changes = (int64_t)get_word(bytes + 6 * WORD),
-                 .changes = bytes + HEAD * WORD};
+  position to = {.epoch = (int64_t)kfi_get_word(bytes + 4 * KFI_WORD),
+                 .next = (int64_t)kfi_get_word(bytes + 5 * KFI_WORD),
+                 .n_changes = (int64_t)kfi_get_word(bytes + 6 * KFI_WORD),
+                 .changes = bytes + HEAD * KFI_WORD};
   kf_sampler beside;
   if ((status = make_beside(s, &beside)) || (status = go_to(&beside, name, &to))) {
     free_steps(&beside);
