@@ -219,15 +219,6 @@ static const char style[] =
   "}\n"
   "</style>\n";
 
-static void put_px(kfi_writer *b, double px) { kfi_put_number(b, px, 1, true); }
-
-static void put_at(kfi_writer *b, const char *command, double x, double y) {
-  kfi_put(b, "%s", command);
-  put_px(b, x);
-  kfi_put(b, " ");
-  put_px(b, y);
-}
-
 /* A name, cut where it is longer than so many letters. Those beyond U+0FFF count as two. */
 static void put_name(kfi_writer *b, const char *name, int letters) {
   char shown[256];
@@ -339,10 +330,10 @@ static void put_heading(kfi_writer *b, const scene *s, const chart *c) {
 static void put_uses(kfi_writer *b, const chart *c) {
   for (int half = 0; half / 2.0 <= c->top_use; half++) {
     double y = use_y(c, half / 2.0);
-    put_at(b, half ? "<path class=\"grid\" d=\"M" : "<path class=\"axis\" d=\"M", LEFT, y);
+    kfi_put_at(b, half ? "<path class=\"grid\" d=\"M" : "<path class=\"axis\" d=\"M", LEFT, y);
     kfi_put(b, "h%d\"/><text class=\"small\" text-anchor=\"end\" x=\"%d\" y=\"", PLOT_WIDTH,
             LEFT - 6);
-    put_px(b, y + 4);
+    kfi_put_px(b, y + 4);
     kfi_put(b, "\">%d%%</text>\n", half * 50);
   }
 }
@@ -366,10 +357,10 @@ static void put_lengths(kfi_writer *b, const scene *s, const chart *c) {
       double at = d * ten + kfi_log(digits[k]);
       if (at < s->log_low || at > s->log_high) continue;
       double x = length_x(s, at);
-      put_at(b, "<path class=\"grid\" d=\"M", x, c->base);
+      kfi_put_at(b, "<path class=\"grid\" d=\"M", x, c->base);
       kfi_put(b, "v%d\"/><text class=\"small\" text-anchor=\"middle\" x=\"",
               -(int)ceil(UNIT * c->top_use));
-      put_px(b, x);
+      kfi_put_px(b, x);
       kfi_put(b, "\" y=\"%d\">", c->base + 17);
       put_length(b, kfi_exp(at));
       kfi_put(b, "</text>\n");
@@ -382,9 +373,9 @@ static void put_stems(kfi_writer *b, const chart *c) {
   kfi_put(b, "<path class=\"stem\" d=\"M0 0");
   for (int i = 0; i < c->n_marks; i++) {
     const mark *m = &c->mark[i];
-    put_at(b, "M", m->x, use_y(c, fmin(m->low[MEMORY], m->low[WORK])));
+    kfi_put_at(b, "M", m->x, use_y(c, fmin(m->low[MEMORY], m->low[WORK])));
     kfi_put(b, "V");
-    put_px(b, use_y(c, fmax(m->high[MEMORY], m->high[WORK])));
+    kfi_put_px(b, use_y(c, fmax(m->high[MEMORY], m->high[WORK])));
   }
   kfi_put(b, "\"/>\n");
 }
@@ -398,12 +389,12 @@ static void put_marks(kfi_writer *b, const chart *c, int series, int size) {
     if (!open)
       kfi_put(b, "<path class=\"%s %s\" d=\"", series_class[series], size_class[size].name);
     open = true;
-    put_at(b, "M", m->x, use_y(c, m->low[series]));
+    kfi_put_at(b, "M", m->x, use_y(c, m->low[series]));
     if (m->high[series] == m->low[series]) {
       kfi_put(b, "h0");
     } else {
       kfi_put(b, "V");
-      put_px(b, use_y(c, m->high[series]));
+      kfi_put_px(b, use_y(c, m->high[series]));
     }
   }
   if (open) kfi_put(b, "\"/>\n");
@@ -415,7 +406,7 @@ static void put_clipped(kfi_writer *b, const chart *c) {
   for (int i = 0; i < c->n_marks; i++) {
     const mark *m = &c->mark[i];
     if (fmax(m->high[MEMORY], m->high[WORK]) <= most_use) continue;
-    put_at(b, "M", m->x - 4.5, use_y(c, most_use));
+    kfi_put_at(b, "M", m->x - 4.5, use_y(c, most_use));
     kfi_put(b, "h9l-4.5 -8z");
   }
   kfi_put(b, "\"/>\n");
@@ -426,7 +417,7 @@ static void put_chart(kfi_writer *b, const scene *s, const chart *c) {
   put_uses(b, c);
   put_lengths(b, s, c);
   put_stems(b, c);
-  put_at(b, "<path class=\"limit\" d=\"M", LEFT, use_y(c, 1));
+  kfi_put_at(b, "<path class=\"limit\" d=\"M", LEFT, use_y(c, 1));
   kfi_put(b, "h%d\"/>\n", PLOT_WIDTH);
   for (int series = 0; series < N_SERIES; series++)
     for (int size = N_SIZES - 1; size >= 0; size--) put_marks(b, c, series, size);
@@ -462,17 +453,17 @@ static void put_figure(kfi_writer *b, const scene *s, int figure, int y) {
     double value = figure_of(s, p, figure), width = BAR_WIDTH * value / largest;
     if (whole && value >= 0) {
       kfi_put(b, "<rect class=\"track\" x=\"%d\" y=\"%d\" height=\"12\" width=\"", x, y - 10);
-      put_px(b, BAR_WIDTH / largest);
+      kfi_put_px(b, BAR_WIDTH / largest);
       kfi_put(b, "\"/>");
     }
     if (value > 0) {
       kfi_put(b, "<rect class=\"%s\" x=\"%d\" y=\"%d\" height=\"12\" width=\"", bar[figure], x,
               y - 10);
-      put_px(b, fmax(width, 0.5));
+      kfi_put_px(b, fmax(width, 0.5));
       kfi_put(b, "\"/>");
     }
     kfi_put(b, "<text y=\"%d\" x=\"", y);
-    put_px(b, x + (value < 0 ? 0 : whole ? fmax(width, BAR_WIDTH / largest) + 6 : width + 6));
+    kfi_put_px(b, x + (value < 0 ? 0 : whole ? fmax(width, BAR_WIDTH / largest) + 6 : width + 6));
     kfi_put(b, "\">");
     if (value < 0)
       kfi_put(b, "\xe2\x80\x93");

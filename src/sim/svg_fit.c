@@ -137,15 +137,6 @@ static const char style[] =
   "}\n"
   "</style>\n";
 
-static void put_px(kfi_writer *b, double px) { kfi_put_number(b, px, 1, true); }
-
-static void put_at(kfi_writer *b, const char *command, double x, double y) {
-  kfi_put(b, "%s", command);
-  put_px(b, x);
-  kfi_put(b, " ");
-  put_px(b, y);
-}
-
 static void put_header(kfi_writer *b, const scene *s, const char *title) {
   const kf_fit *f = s->fit;
   kfi_put_picture(b, &(kfi_picture){WIDTH, HEIGHT, LEFT, "A fit", style}, title);
@@ -187,18 +178,18 @@ static bool has_label(int digit, double decade_px) {
 static void put_tick(kfi_writer *b, const scale *s, double value, bool tokens, bool upright) {
   double px = to_px(s, kfi_log(value));
   if (upright) {
-    put_at(b, "<path class=\"grid\" d=\"M", LEFT, px);
+    kfi_put_at(b, "<path class=\"grid\" d=\"M", LEFT, px);
     kfi_put(b, "h%d\"/><text class=\"small\" text-anchor=\"end\" x=\"%d\" y=\"", PLOT_WIDTH,
             LEFT - 6);
-    put_px(b, px + 4);
+    kfi_put_px(b, px + 4);
   } else {
     double base = tokens ? ERROR_BASE : BASE;
-    put_at(b, "<path class=\"grid\" d=\"M", px, base);
+    kfi_put_at(b, "<path class=\"grid\" d=\"M", px, base);
     kfi_put(b, "v%d\"/><text class=\"small\" text-anchor=\"middle\" x=\"",
             tokens ? -ERROR_HEIGHT : -PLOT_HEIGHT);
-    put_px(b, px);
+    kfi_put_px(b, px);
     kfi_put(b, "\" y=\"");
-    put_px(b, base + 15);
+    kfi_put_px(b, base + 15);
   }
   kfi_put(b, "\">");
   if (tokens)
@@ -230,10 +221,10 @@ static void put_error_ticks(kfi_writer *b, const scene *s) {
   for (int i = -3; i <= 3; i++) {
     double value = i * steps[k], y = to_px(&s->error, value);
     if (fabs(value) > s->error.high) continue;
-    put_at(b, i == 0 ? "<path class=\"fit\" d=\"M" : "<path class=\"grid\" d=\"M", LEFT, y);
+    kfi_put_at(b, i == 0 ? "<path class=\"fit\" d=\"M" : "<path class=\"grid\" d=\"M", LEFT, y);
     kfi_put(b, "h%d\"/><text class=\"small\" text-anchor=\"end\" x=\"%d\" y=\"", PLOT_WIDTH,
             LEFT - 6);
-    put_px(b, y + 4);
+    kfi_put_px(b, y + 4);
     kfi_put(b, "\">%s", i > 0 ? "+" : "");
     kfi_put_number(b, value * 100, 0, true);
     kfi_put(b, "%%</text>\n");
@@ -256,7 +247,7 @@ static void put_rows(kfi_writer *b, scene *s, bool errors, bool outliers) {
     uint8_t *spot = &s->spot[line * SPOTS_WIDE + column];
     if (*spot & kind && s->n > 2000) continue;
     *spot |= kind;
-    put_at(b, "M", outliers ? x - 3.5 : x, y);
+    kfi_put_at(b, "M", outliers ? x - 3.5 : x, y);
     kfi_put(b, outliers ? "a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0" : "h0");
   }
   kfi_put(b, "\"/>\n");
@@ -276,7 +267,7 @@ static void put_curve(kfi_writer *b, const scene *s, bool errors, bool power) {
     double x = errors ? log_len : kfi_log(predicted);
     double y = errors ? seconds / predicted - 1 : kfi_log(seconds);
     bool seen = within(across, x) && within(up, y);
-    if (seen) put_at(b, down ? "L" : "M", to_px(across, x), to_px(up, y));
+    if (seen) kfi_put_at(b, down ? "L" : "M", to_px(across, x), to_px(up, y));
     down = seen;
   }
   kfi_put(b, "\"/>\n");

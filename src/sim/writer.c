@@ -111,6 +111,15 @@ void kfi_put_fixed(kfi_writer *b, double value, int decimals) {
   kfi_put_number(b, value, decimals, false);
 }
 
+void kfi_put_px(kfi_writer *w, double px) { kfi_put_number(w, px, 1, true); }
+
+void kfi_put_at(kfi_writer *w, const char *command, double x, double y) {
+  kfi_put(w, "%s", command);
+  kfi_put_px(w, x);
+  kfi_put(w, " ");
+  kfi_put_px(w, y);
+}
+
 void kfi_put_seconds(kfi_writer *b, double s, bool trim) {
   bool us = s > 0 && s < 0.9995e-3, ms = !us && s > 0 && s < 0.9995;
   double value = us ? s * 1e6 : ms ? s * 1e3 : s;

@@ -38,6 +38,10 @@ void kfi_put_fixed(kfi_writer *w, double value, int decimals);
 /* Nine significant digits, as JSON and Prometheus read them: 0.0125, 1.25e-07. Must be finite. */
 void kfi_put_real(kfi_writer *w, double value);
 
+/* A tenth of a pixel; and a point behind the letter of a path: "M12.5 7". */
+void kfi_put_px(kfi_writer *w, double px);
+void kfi_put_at(kfi_writer *w, const char *command, double x, double y);
+
 /* Digits as printf made them: whatever the locale's decimal point is becomes a ".", in place. */
 void kfi_plain_point(char *digits);
 
