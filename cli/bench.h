@@ -17,8 +17,17 @@ typedef struct bench_row {
 void bench_sort(double *times_us, int64_t n);
 double bench_percentile(const double *sorted, int64_t n, double share);
 
+/* What qsort of n fresh random doubles takes: the reference of what is near n log n. */
+double bench_qsort_us(double *values, int64_t n, uint64_t *state);
+
+/* A row of `rounds` times each of ours and of qsort's, in turn; both are sorted. */
+void bench_row_of_qsort(double *ours_us, double *sorts_us, int64_t rounds, bench_row *out);
+
 /* The instructions that --isa names. It says what is wrong on stderr and returns false. */
 bool bench_isa(const char *command, const char *text, kf_isa *out);
+
+/* The next of a stream of random numbers. */
+uint64_t bench_random(uint64_t *state);
 
 /* Numbers of mean 0 and variance 1. */
 void bench_randomise(float *values, int64_t n, uint64_t seed);

@@ -40,22 +40,16 @@ enum { RANKS = 16, MEM_TOKENS = 160000, WAN_SAMPLES = 400, MOST_TEXT = 392 };
 
 /* ------------------------------------------------------------------------- the samples */
 
-static uint64_t splitmix64(uint64_t state) {
-  uint64_t z = state + 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-
 /* The first n samples of as many ranks of wan as it takes; with `text`, all lengths differ. */
 static kf_status make_lens(int64_t n, bool text, int64_t **out) {
   kf_batch *batch;
+  uint64_t state = 0;
   int64_t n_ranks = (n + WAN_SAMPLES - 1) / WAN_SAMPLES;
   kf_status status = kf_mix_create("wan", (int32_t)n_ranks, 0, &batch);
   if (status) return status;
   int64_t *len = malloc((size_t)n * sizeof *len);
   for (int64_t i = 0; len && i < n; i++)
-    len[i] = batch->len[i] + (text ? (int64_t)(splitmix64((uint64_t)i) % (MOST_TEXT + 1)) : 0);
+    len[i] = batch->len[i] + (text ? (int64_t)(bench_random(&state) % (MOST_TEXT + 1)) : 0);
   kf_batch_free(batch);
   if (!len) return kf_fail(KF_ENOMEM, "out of memory for the lengths");
   *out = len;
@@ -129,11 +123,6 @@ static bool reset_peak(void) {
 
 /* ---------------------------------------------------------------------------- the timing */
 
-static int by_value(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 static kf_status walk(const kf_sampler_options *options, const int64_t *len, int64_t n) {
   const kf_sampled *s;
   kf_sampler *sampler;
@@ -150,25 +139,17 @@ static kf_status time_both(const kf_sampler_options *options, const int64_t *len
                            int64_t rounds, bench_row *out) {
   static double ours[BENCH_MAX_ROUNDS], sorts[BENCH_MAX_ROUNDS];
   double *values = malloc((size_t)n * sizeof *values);
+  uint64_t state = 1;
   kf_status status = values ? KF_OK : kf_fail(KF_ENOMEM, "out of memory for the reference");
   for (int64_t i = 0; i < rounds && !status; i++) {
     double start = cli_now_us();
     status = walk(options, len, n);
     ours[i] = cli_now_us() - start;
-    for (int64_t k = 0; k < n; k++) values[k] = (double)(splitmix64((uint64_t)(i * n + k)) >> 11);
-    start = cli_now_us();
-    qsort(values, (size_t)n, sizeof *values, by_value);
-    sorts[i] = cli_now_us() - start;
+    sorts[i] = bench_qsort_us(values, n, &state);
   }
   free(values);
   if (status) return status;
-  bench_sort(ours, rounds);
-  bench_sort(sorts, rounds);
-  double sort_us = bench_percentile(sorts, rounds, 0.5);
-  out->against = "qsort of as many doubles";
-  out->median_us = bench_percentile(ours, rounds, 0.5);
-  out->p99_us = bench_percentile(ours, rounds, 0.99);
-  out->ratio = sort_us > 0 ? out->median_us / sort_us : 1;
+  bench_row_of_qsort(ours, sorts, rounds, out);
   return KF_OK;
 }
 

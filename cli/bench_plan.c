@@ -76,21 +76,6 @@ static kf_batch *make_batch(const instance *in) {
 
 /* ------------------------------------------------------------------------- the timing */
 
-static int by_value(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
-/* Fresh random numbers for every sort; any generator will do, this one is splitmix64's step. */
-static void randomise(double *values, int64_t n, uint64_t *state) {
-  for (int64_t i = 0; i < n; i++) {
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    values[i] = (double)((z ^ (z >> 31)) >> 11);
-  }
-}
-
 /* rounds > 0: that many; 0: about a second's worth by the first call, from 5 to 1000. */
 static int64_t rounds_for(int64_t rounds, double first_us) {
   if (rounds > 0) return rounds;
@@ -109,18 +94,9 @@ static kf_status time_both(kf_planner *planner, const kf_batch *batch, double *v
     double start = cli_now_us();
     if ((status = kf_planner_plan(planner, batch, &plan))) return status;
     ours[i] = cli_now_us() - start;
-    randomise(values, batch->n_seqs, &state);
-    start = cli_now_us();
-    qsort(values, (size_t)batch->n_seqs, sizeof *values, by_value);
-    sorts[i] = cli_now_us() - start;
+    sorts[i] = bench_qsort_us(values, batch->n_seqs, &state);
   }
-  bench_sort(ours, rounds);
-  bench_sort(sorts, rounds);
-  double sort_us = bench_percentile(sorts, rounds, 0.5);
-  out->against = "qsort of as many doubles";
-  out->median_us = bench_percentile(ours, rounds, 0.5);
-  out->p99_us = bench_percentile(ours, rounds, 0.99);
-  out->ratio = sort_us > 0 ? out->median_us / sort_us : 1;
+  bench_row_of_qsort(ours, sorts, rounds, out);
   return KF_OK;
 }
 

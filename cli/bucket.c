@@ -347,17 +347,6 @@ static int read_manner(const request *q, job *j) {
   return 0;
 }
 
-/* Nothing is read twice, and what was given to read is not written over. */
-static int check_files(const request *q) {
-  const char *const file[][2] = {{"--lens", q->lens}, {"--fit", q->fit}, {"--svg", q->svg}};
-  for (int i = 1; i < 3; i++)
-    for (int k = 0; k < i; k++)
-      if (file[i][1] && file[k][1] && strcmp(file[i][1], file[k][1]) == 0)
-        return cli_fail(EXIT_MISUSE, name, "%s: found \"%s\", which is %s, expected another file",
-                        file[i][0], file[i][1], file[k][0]);
-  return 0;
-}
-
 /* ----------------------------------------------------------------------------- the rules */
 
 /* Of all rules by the lengths, each once: the first call sorts them out. */
@@ -509,7 +498,8 @@ int cli_bucket(char **argv) {
                                 {"--json", NULL, &q.json, NULL}};
   int code = cli_parse(name, help, argv, options, (int)(sizeof options / sizeof *options));
   if (code >= 0) return code;
-  if ((code = check_files(&q))) goto done;
+  const cli_file files[] = {{"--lens", q.lens}, {"--fit", q.fit}, {"--svg", q.svg}};
+  if ((code = cli_check_files(name, files, 3))) goto done;
   if ((code = read_samples(&q, &j))) goto done;
   if ((code = make_cost(&q, &j))) goto done;
   if ((code = read_memory(&q, &j))) goto done;

@@ -62,6 +62,14 @@ int cli_fail_status(kf_status status, const char *command, const char *option);
 int cli_read_file(const char *command, const char *option, const char *path, char **out,
                   size_t *n_bytes);
 
+/* What an option named, and which: a file. */
+typedef struct cli_file {
+  const char *option, *path; /* path NULL: not given */
+} cli_file;
+
+/* Is a file named twice? It would be read twice, or written over. 0, or an exit code after saying so. */
+int cli_check_files(const char *command, const cli_file *file, int n);
+
 /* Write a text that an option asked for into the file it named, over what is there. 0, or an exit code
 ** after saying why. */
 int cli_write_file(const char *command, const char *option, const char *path, const char *text);

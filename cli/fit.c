@@ -180,17 +180,6 @@ static void print_table(const request *q, const job *j) {
   puts("");
 }
 
-/* Nothing that was named twice is overwritten: rows are hard to measure again. */
-static int check_files(const request *q) {
-  const char *const file[][2] = {{"FILE.csv", q->file}, {"-o", q->output}, {"--svg", q->svg}};
-  for (int i = 1; i < 3; i++)
-    for (int k = 0; k < i; k++)
-      if (file[i][1] && file[k][1] && strcmp(file[i][1], file[k][1]) == 0)
-        return cli_fail(EXIT_MISUSE, name, "%s: found \"%s\", which is %s, expected another file",
-                        file[i][0], file[i][1], file[k][0]);
-  return 0;
-}
-
 int cli_fit(char **argv) {
   request q = {0};
   job j = {0};
@@ -201,7 +190,8 @@ int cli_fit(char **argv) {
                                 {"--json", NULL, &q.json, NULL}};
   int code = cli_parse(name, help, argv, options, (int)(sizeof options / sizeof *options));
   if (code >= 0) return code;
-  if ((code = check_files(&q))) return code;
+  const cli_file files[] = {{"FILE.csv", q.file}, {"-o", q.output}, {"--svg", q.svg}};
+  if ((code = cli_check_files(name, files, 3))) return code;
   if ((code = read_rows(&q, &j))) goto done;
   if ((code = fit_rows(&q, &j))) goto done;
   if (q.output && (code = write_cost(&q, &j))) goto done;

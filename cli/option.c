@@ -87,6 +87,16 @@ fail:
   return EXIT_FAILED;
 }
 
+int cli_check_files(const char *command, const cli_file *file, int n) {
+  for (int i = 1; i < n; i++)
+    for (int k = 0; k < i; k++)
+      if (file[i].path && file[k].path && strcmp(file[i].path, file[k].path) == 0)
+        return cli_fail(EXIT_MISUSE, command,
+                        "%s: found \"%s\", which is %s, expected another file", file[i].option,
+                        file[i].path, file[k].option);
+  return 0;
+}
+
 int cli_write_file(const char *command, const char *option, const char *path, const char *text) {
   FILE *file = fopen(path, "wb");
   bool good = file != NULL;
