@@ -16,6 +16,8 @@
 
 #include <knapformer.h>
 
+#include "ledger.h"
+
 #define N(array) (sizeof(array) / sizeof((array)[0]))
 #define N_SEEDS 5
 
@@ -67,23 +69,11 @@ done:
   return status;
 }
 
-/* Prints a fresh line, or compares it with the next one of `file`. Returns whether they agree. */
-static bool settle(FILE *file, const char *fresh) {
-  char old[512];
-  if (!file) {
-    fputs(fresh, stdout);
-    return true;
-  }
-  if (!fgets(old, sizeof old, file)) old[0] = 0;
-  if (strcmp(old, fresh) == 0) return true;
-  printf("-%s+%s", *old ? old : "\n", fresh);
-  return false;
-}
-
 static int run_all(FILE *file) {
-  char fresh[512];
-  int n_differ = !settle(file, "mix,seed,bags,cluster,budget_us,step_over_ideal,gap,max_over_mean,"
-                               "a2a_fraction,moved_fraction,hash\n");
+  char fresh[LEDGER_LINE];
+  int n_differ =
+    !ledger_settle(file, "mix,seed,bags,cluster,budget_us,step_over_ideal,gap,max_over_mean,"
+                         "a2a_fraction,moved_fraction,hash\n");
   for (size_t m = 0; m < N(mixes); m++)
     for (uint64_t seed = 0; seed < N_SEEDS; seed++) {
       kf_batch *batch;
@@ -94,27 +84,14 @@ static int run_all(FILE *file) {
           if (runs[r].only_cluster && strcmp(runs[r].only_cluster, clusters[c]) != 0) continue;
           line l = {mixes[m], runs[r].bags, clusters[c], seed, runs[r].budget_us};
           if (plan_one(&l, batch, fresh, sizeof fresh)) goto fail;
-          n_differ += !settle(file, fresh);
+          n_differ += !ledger_settle(file, fresh);
         }
       kf_batch_free(batch);
     }
-  if (file && fgets(fresh, sizeof fresh, file)) n_differ++;
   return n_differ;
 fail:
   fprintf(stderr, "quality: %s\n", kf_last_error());
   exit(1);
 }
 
-int main(int argc, char **argv) {
-  if (argc < 2) return run_all(NULL) != 0;
-  FILE *file = fopen(argv[1], "r");
-  if (!file) {
-    perror(argv[1]);
-    return 1;
-  }
-  int n_differ = run_all(file);
-  fclose(file);
-  if (n_differ)
-    printf("%d lines differ. If that is meant, write the file anew and read its diff.\n", n_differ);
-  return n_differ != 0;
-}
+int main(int argc, char **argv) { return ledger_main(argc, argv, run_all); }

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "dice.h"
+#include "ledger.h"
 
 #define N(array) (sizeof(array) / sizeof((array)[0]))
 enum { RANKS = 16, SAMPLES = 6400, N_SEEDS = 3 };
@@ -96,48 +97,22 @@ static void line_of(size_t set, uint64_t seed, size_t rule, size_t mode, const i
   kf_sampler_free(s);
 }
 
-/* Prints a fresh line, or compares it with the next one of `file`. Returns whether they agree. */
-static bool settle(FILE *file, const char *fresh) {
-  char old[512];
-  if (!file) {
-    fputs(fresh, stdout);
-    return true;
-  }
-  if (!fgets(old, sizeof old, file)) old[0] = 0;
-  if (strcmp(old, fresh) == 0) return true;
-  printf("-%s+%s", *old ? old : "\n", fresh);
-  return false;
-}
-
 static int run_all(FILE *file) {
   static int64_t len[SAMPLES];
-  char fresh[512];
+  char fresh[LEDGER_LINE];
   double habit = 0;
-  int n_differ = !settle(file, "set,seed,rule,mode,p,steps,imbalance_rate,mean_memory_use,"
-                               "mean_compute_use,tokens_ratio,dropped,underfilled,hash\n");
+  int n_differ = !ledger_settle(file, "set,seed,rule,mode,p,steps,imbalance_rate,mean_memory_use,"
+                                      "mean_compute_use,tokens_ratio,dropped,underfilled,hash\n");
   for (size_t set = 0; set < N(sets); set++)
     for (uint64_t seed = 0; seed < N_SEEDS; seed++) {
       draw(set, seed, len);
       for (size_t rule = 0; rule < N(rules); rule++)
         for (size_t mode = 0; mode < N(modes); mode++) {
           line_of(set, seed, rule, mode, len, &habit, fresh, sizeof fresh);
-          n_differ += !settle(file, fresh);
+          n_differ += !ledger_settle(file, fresh);
         }
     }
-  if (file && fgets(fresh, sizeof fresh, file)) n_differ++;
   return n_differ;
 }
 
-int main(int argc, char **argv) {
-  if (argc < 2) return run_all(NULL) != 0;
-  FILE *file = fopen(argv[1], "r");
-  if (!file) {
-    perror(argv[1]);
-    return 1;
-  }
-  int n_differ = run_all(file);
-  fclose(file);
-  if (n_differ)
-    printf("%d lines differ. If that is meant, write the file anew and read its diff.\n", n_differ);
-  return n_differ != 0;
-}
+int main(int argc, char **argv) { return ledger_main(argc, argv, run_all); }
