@@ -139,7 +139,7 @@ static void print_range(int64_t low, int64_t high, int width) {
   char text[48];
   int64_t least = low < high ? low : high, most = low < high ? high : low;
   snprintf(text, sizeof text, least == most ? "%" PRId64 : "%" PRId64 "-%" PRId64, least, most);
-  printf("%*s", width, text);
+  printf(" %*s", width - 1, text);
 }
 
 static void print_share(double value, double top, const cli_screen *s) {

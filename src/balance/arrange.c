@@ -9,8 +9,9 @@
 ** calls give the same steps on every rank and after every restart. Linear in samples but for the
 ** digits of radix sorts; ten million samples take 0.5 s in buckets, 1 s packed.
 **
-** Memory is taken for the call: 20 bytes a sample, 16 more where batches are sorted by work or
-** bucket. A sampler keeps 12 a sample and 32 a bucket.
+** Memory is taken for the call: 20 bytes a sample, 16 more where batches are sorted, and for packed up
+** to 36 more (20 where batches are sorted) for each sample of the last steps. A sampler keeps 12 a sample
+** and 32 a bucket: at most 100 in all, if all lengths differ and the last steps are all there are.
 */
 #include <float.h>
 #include <stdlib.h>
@@ -30,7 +31,7 @@ typedef struct arranging {
   int32_t *first;  /* (n + 1) by batch: where it begins in order */
   int32_t *count;  /* (n) by batch: its samples */
   int32_t *seat;   /* (n) batches by step and rank; those that are dropped come last */
-  uint64_t *key;   /* (2 n) of sorting */
+  uint64_t *key;   /* (2 n) of sorting; NULL: mode random */
   int64_t n_batches, n_seated, n_split;
   void *memory;
 } arranging;
@@ -86,7 +87,10 @@ static kf_status pack(arranging *a) {
                          .window = s->options.window ? s->options.window : KFI_WINDOW,
                          .n_ranks = a->n_ranks,
                          .order = a->order,
-                         .begin = a->first};
+                         .begin = a->first,
+                         .rest = a->count,
+                         .hand_of = a->seat,
+                         .key = a->key};
   kf_status status = kfi_pack(&packing);
   if (status) return status;
   a->n_batches = packing.n_batches;
@@ -209,7 +213,7 @@ static kf_status reserve(arranging *a, int64_t n) {
     a->first = KFI_TAKE(&lay, int32_t, n + 1);
     a->count = KFI_TAKE(&lay, int32_t, n);
     a->seat = KFI_TAKE(&lay, int32_t, n);
-    a->key = KFI_TAKE(&lay, uint64_t, sorts ? 2 * n : 0);
+    a->key = sorts ? KFI_TAKE(&lay, uint64_t, 2 * n) : NULL;
     if (pass == 0 && !(a->memory = malloc(lay.n_bytes)))
       return kfi_fail_memory(lay.n_bytes, "arranging an epoch");
   }

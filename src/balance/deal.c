@@ -14,6 +14,8 @@
 #include "pack.h"
 #include "sort.h"
 
+enum { ASIDE = 64 };
+
 typedef struct hand {
   double work, tokens;
 } hand;
@@ -27,9 +29,9 @@ typedef struct dealing {
   int32_t *hand_of;       /* (n) by place */
   hand *hand;             /* (n_hands) */
   int32_t *heap;          /* (n_hands) least work on top, ties by number */
-  int32_t *aside;         /* (n_hands) those of the top without room */
   int64_t n_hands, n_heap, n_left;
   const kf_bucket *shortest;
+  const kf_bucket *refused; /* the last for which the open hands had no room: they only fill up */
 } dealing;
 
 static const kf_bucket *bucket_at(const dealing *d, int64_t place) {
@@ -72,6 +74,7 @@ static bool has_room(const dealing *d, const hand *h, const kf_bucket *b) {
 
 /* Open n more hands, empty, which alone take part from now on. */
 static void open_hands(dealing *d, int64_t n) {
+  d->refused = NULL;
   d->n_heap = 0;
   for (int64_t h = 0; h < n; h++, d->n_hands++) {
     d->hand[d->n_hands] = (hand){0, 0};
@@ -81,19 +84,23 @@ static void open_hands(dealing *d, int64_t n) {
 
 /*
 ** Give a sample to the hand with the least work that has room; false: none has. If work leaves no room
-** in that hand, it leaves none in any other. A hand with no room for even the shortest sample drops out.
+** in that hand, it leaves none in any other. If memory does not, the next ones are asked, but not all of
+** thousands: so a sample costs no more than ASIDE looks. A hand with no room for even the shortest drops
+** out.
 */
 static bool give(dealing *d, int64_t place) {
   const kf_bucket *b = bucket_at(d, place);
-  int64_t n_aside = 0;
-  while (d->n_heap > 0 && !has_room(d, &d->hand[d->heap[0]], b)) {
+  int32_t aside[ASIDE];
+  int n_aside = 0;
+  bool given = false;
+  if (b == d->refused) return false;
+  while (d->n_heap > 0 && n_aside < ASIDE) {
     int32_t h = d->heap[0];
-    if (work_is_full(d, &d->hand[h], b)) break;
-    if (has_room(d, &d->hand[h], d->shortest)) d->aside[n_aside++] = h;
+    if ((given = has_room(d, &d->hand[h], b)) || work_is_full(d, &d->hand[h], b)) break;
+    if (has_room(d, &d->hand[h], d->shortest)) aside[n_aside++] = h;
     d->heap[0] = d->heap[--d->n_heap];
     sift_down(d, 0);
   }
-  bool given = d->n_heap > 0 && has_room(d, &d->hand[d->heap[0]], b);
   if (given) {
     int32_t h = d->heap[0];
     d->hand_of[place] = h;
@@ -102,9 +109,10 @@ static bool give(dealing *d, int64_t place) {
     sift_down(d, 0);
   }
   while (n_aside > 0) {
-    d->heap[d->n_heap] = d->aside[--n_aside];
+    d->heap[d->n_heap] = aside[--n_aside];
     sift_up(d, d->n_heap++);
   }
+  if (!given) d->refused = b;
   return given;
 }
 
@@ -183,23 +191,22 @@ static void deal(dealing *d) {
     if (deal_even(d, k)) return;
   take_back(d);
   deal_over(d, whole * d->to->n_ranks);
-  while (d->n_left > 0) deal_over(d, 1); /* of a step that stays incomplete */
+  for (int64_t k = 0; k < d->n_left; k++) /* of a step that stays incomplete: fewer than ranks */
+    d->hand_of[(uint32_t)d->left[k]] = (int32_t)d->n_hands++;
 }
 
 kf_status kfi_pack_deal(kfi_packing *to, const int32_t *rest, int64_t n) {
   if (n == 0) return KF_OK;
-  dealing d = {.to = to, .n = n, .rest = rest};
-  size_t n_bytes = (size_t)n * (2 * sizeof(uint64_t) + sizeof(hand) + 3 * sizeof(int32_t));
-  char *memory = malloc(n_bytes); /* no more hands than samples, as none is empty */
-  if (!memory) return kfi_fail_memory(n_bytes, "the last steps");
-  uint64_t *key = (uint64_t *)memory, *spare = key + n;
-  d.hand = (hand *)(spare + n);
-  d.hand_of = (int32_t *)(d.hand + n);
-  d.heap = d.hand_of + n;
-  d.aside = d.heap + n;
-  sort_by_work(&d, key, spare);
+  dealing d = {.to = to, .n = n, .rest = rest, .hand_of = to->hand_of};
+  uint64_t *key = to->key;
+  size_t n_bytes = (size_t)n * (sizeof(hand) + sizeof(int32_t) + (key ? 0 : 2 * sizeof *key));
+  d.hand = malloc(n_bytes); /* no more hands than samples, as none is empty */
+  if (!d.hand) return kfi_fail_memory(n_bytes, "the last steps");
+  if (!key) key = (uint64_t *)(d.hand + n);
+  d.heap = (int32_t *)(to->key ? (void *)(d.hand + n) : (void *)(key + 2 * n));
+  sort_by_work(&d, key, key + n);
   deal(&d);
   write_out(to, &d);
-  free(memory);
+  free(d.hand);
   return KF_OK;
 }

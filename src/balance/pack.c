@@ -18,7 +18,7 @@
 **
 ** The window is indexed by work in 4096 bins with a bitmap over them, so that the largest sample
 ** below some work is found in a few nanoseconds. Every batch takes the oldest sample, so none waits
-** for more than `window` batches. The last two steps' worth is dealt evenly (deal.c).
+** for more than `window` batches. What is left of the window at the end is dealt evenly (deal.c).
 ** On the mix wan: imbalance 0.002 where buckets have 0.2. About 100 ns a sample.
 **
 ** Tried and rejected: the ratio of all that is still to come (in a million samples it hardly moves,
@@ -37,7 +37,7 @@ enum {
   TRIED = 12,  /* candidates on each side in phase 2: */
   NEAR = 2,    /* so many of them side by side, further ones farther and farther apart */
   ROUNDS = 4,
-  AHEAD = 16 /* samples whose buckets are on their way from memory */
+  AHEAD = 32 /* samples whose buckets are on their way from memory */
 };
 
 #define FEW 1.5          /* sequences still missing: phase 2 */
@@ -63,6 +63,7 @@ typedef struct filling {
   uint64_t word[BINS / 64], words;
   double bins_per_s;
   double want_tokens, want_work; /* of this batch */
+  double per_token, per_work;    /* how much what is missing of them counts */
   double tokens, work;           /* still wanted */
   double room, work_room;        /* still within the limits */
 } filling;
@@ -148,11 +149,16 @@ static void enter(filling *f, int32_t sample) {
   f->words |= (uint64_t)1 << it->bin / 64;
 }
 
-/* Samples come in random order, so each one's bucket is a cache miss, half of all time: ask early. */
+/* Samples come in random order, so each one's bucket is a cache miss or two, half of all time: ask
+** early. */
 static void enter_next(filling *f) {
   const kfi_packing *to = f->to;
 #if defined(__GNUC__)
-  if (f->next + AHEAD < to->n) __builtin_prefetch(&to->bucket_of[to->sample[f->next + AHEAD]]);
+  const int32_t *ahead = to->sample + f->next;
+  if (f->next + 2 * AHEAD < to->n) {
+    __builtin_prefetch(&to->bucket_of[ahead[2 * AHEAD]]);
+    __builtin_prefetch(&to->bucket[to->bucket_of[ahead[AHEAD]]]);
+  }
 #endif
   enter(f, to->sample[f->next++]);
 }
@@ -235,7 +241,7 @@ static void take_by_age(filling *f) {
 
 /* How far a batch would be from what it wants, if so much were still missing. */
 static double distance(const filling *f, double tokens, double work) {
-  return fabs(work) / f->want_work + TOKEN_WEIGHT * fabs(tokens) / f->want_tokens;
+  return fabs(work) * f->per_work + fabs(tokens) * f->per_token;
 }
 
 /* The longer of the two sequences that would close the batch. */
@@ -326,6 +332,8 @@ static void want(filling *f) {
     f->want_work = fmin(l->comp_s, l->mem_tokens * ratio);
     f->want_tokens = f->want_work / ratio;
   }
+  f->per_token = TOKEN_WEIGHT / f->want_tokens;
+  f->per_work = 1 / f->want_work;
   f->tokens = f->want_tokens;
   f->work = f->want_work;
   f->room = l->mem_tokens;
@@ -355,19 +363,20 @@ static bool near_end(const filling *f) {
   return f->next == f->to->n && f->work_inside <= 2.0 * f->to->n_ranks * f->want_work;
 }
 
-/* Deal what is left, and the batches of a step that is not complete. */
+/* Deal what is left, with the batches of a step that is not complete; and if that is too little to give
+** every rank one, with those of the step before. */
 static kf_status finish(filling *f) {
   kfi_packing *to = f->to;
+  int64_t first, n = 0;
   to->n_batches -= to->n_batches % to->n_ranks;
-  int64_t first = to->begin[to->n_batches], n = 0;
-  size_t n_bytes = (size_t)(f->n_order - first + f->n_inside + 1) * sizeof(int32_t);
-  int32_t *rest = malloc(n_bytes);
-  if (!rest) return kfi_fail_memory(n_bytes, "the last steps");
-  for (int64_t i = first; i < f->n_order; i++) rest[n++] = to->order[i];
-  for (int32_t s = f->oldest; s >= 0; s = f->slot[s].newer) rest[n++] = f->slot[s].sample;
-  kf_status status = kfi_pack_deal(to, rest, n);
-  free(rest);
-  return status;
+  first = to->begin[to->n_batches];
+  if (f->n_order - first + f->n_inside < to->n_ranks && to->n_batches > 0) {
+    to->n_batches -= to->n_ranks;
+    first = to->begin[to->n_batches];
+  }
+  for (int64_t i = first; i < f->n_order; i++) to->rest[n++] = to->order[i];
+  for (int32_t s = f->oldest; s >= 0; s = f->slot[s].newer) to->rest[n++] = f->slot[s].sample;
+  return kfi_pack_deal(to, to->rest, n);
 }
 
 kf_status kfi_pack(kfi_packing *to) {

@@ -42,9 +42,14 @@ static uint64_t hash_lens(uint64_t hash, const int64_t *len, int64_t n) {
 
 static uint64_t hash_kind(const kf_sampler_options *o, const int64_t *len, int64_t n) {
   const kf_bucket_options *b = &o->bucket;
-  const int64_t whole[] = {b->rule, b->mem_tokens,    b->match_len, b->power,         b->n_ranks,
-                           o->mode, (int64_t)o->seed, o->window,    o->keep_all != 0, n};
-  const double real[] = {b->comp_s, b->power == KF_POWER_GIVEN ? b->p : 0};
+  bool packed = b->rule == KF_RULE_PACKED, power = b->rule == KF_RULE_POWER;
+  int64_t window = o->window ? o->window : KFI_WINDOW;
+  const int64_t whole[] = {b->rule,          b->mem_tokens,
+                           b->match_len,     power ? (int64_t)b->power : 0,
+                           b->n_ranks,       o->mode,
+                           (int64_t)o->seed, packed ? window : 0,
+                           o->keep_all != 0, n};
+  const double real[] = {b->comp_s, power && b->power == KF_POWER_GIVEN ? b->p : 0};
   uint64_t h = kfi_hash(KFI_HASH_START, whole, sizeof whole / sizeof *whole);
   h = kfi_hash_reals(h, real, 2);
   return hash_lens(h, len, n);
@@ -146,6 +151,7 @@ kf_status kfi_sampler_begin(kf_sampler *s, int64_t epoch, kfi_change start) {
   }
   s->arranged = new;
   s->arranged_at = 0;
+  s->idle_change = false;
   s->start = start;
   s->start.at = 0;
   s->next = 0;
@@ -167,25 +173,37 @@ static bool matters(const kf_sampler *s, const kfi_limits *new) {
   return false;
 }
 
+/* Room for one more change in the list. */
+static kf_status reserve_change(kf_sampler *s) {
+  if (s->n_changes < s->change_room) return KF_OK;
+  int64_t room = 2 * s->change_room + 8;
+  kfi_change *more = realloc(s->change, (size_t)room * sizeof *more);
+  if (!more) return kfi_fail_memory((size_t)room * sizeof *more, "changes of the cost");
+  s->change = more;
+  s->change_room = room;
+  return KF_OK;
+}
+
 kf_status kfi_sampler_change(kf_sampler *s, kfi_change change) {
   kfi_limits old = s->limits, new;
-  kf_status status = limits_of(s, &change, &new);
-  if (status) return status;
-  if (s->n_changes == s->change_room) {
-    int64_t room = 2 * s->change_room + 8;
-    kfi_change *more = realloc(s->change, (size_t)room * sizeof *more);
-    if (!more) return kfi_fail_memory((size_t)room * sizeof *more, "changes of the cost");
-    s->change = more;
-    s->change_room = room;
-  }
+  int64_t old_changes = s->n_changes;
+  kf_status status;
+  if ((status = limits_of(s, &change, &new))) return status;
+  if ((status = reserve_change(s))) return status;
   bool anew = change.at < s->arranged_at || matters(s, &new);
   set_limits(s, &new);
-  s->change[s->n_changes++] = change;
+  /* one that arranged nothing leaves no trace once another comes: its place is taken */
+  int64_t place = s->n_changes - s->idle_change;
+  kfi_change before = s->idle_change ? s->change[place] : change;
+  s->change[place] = change;
+  s->n_changes = place + 1;
   if (anew && (status = kfi_arrange(s, change.at, false))) {
-    s->n_changes--;
+    s->change[place] = before;
+    s->n_changes = old_changes;
     set_limits(s, &old);
     return status;
   }
+  s->idle_change = !anew;
   if (anew) {
     s->arranged = new;
     s->arranged_at = change.at;

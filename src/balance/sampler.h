@@ -8,6 +8,8 @@
 #ifndef KFI_SAMPLER_H
 #define KFI_SAMPLER_H
 
+#include <stdbool.h>
+
 #include "bucket.h"
 #include "memory.h"
 
@@ -40,6 +42,7 @@ struct kf_sampler {
   kfi_change start;   /* the cost that the epoch began with; its `at` is 0 */
   kfi_change *change; /* (n_changes) since, in the order in which they were made */
   int64_t n_changes, change_room;
+  bool idle_change; /* the last change has arranged nothing */
 
   kf_sampled sampled;
   kfi_buffer view; /* its arrays */

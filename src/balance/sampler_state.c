@@ -83,7 +83,10 @@ static kf_status check_file(const kf_sampler *s, const char *name, const unsigne
     return kfi_fail(KF_EINVAL, "%s: the checksum does not match: the file is damaged", name);
   if (kfi_get_word(bytes + 3 * KFI_WORD) != s->kind)
     return kfi_fail(
-      KF_EINVAL, "%s: the state of a sampler of other lengths, ranks, seed, rule or limits", name);
+      KF_EINVAL,
+      "%s: the state of a sampler of other lengths or other options: ranks, seed, rule, "
+      "limits, mode, window or keep_all",
+      name);
   return KF_OK;
 }
 
@@ -124,6 +127,7 @@ static kf_status make_beside(kf_sampler *s, kf_sampler *beside) {
   *beside = *s;
   beside->change = NULL;
   beside->n_changes = beside->change_room = 0;
+  beside->idle_change = false;
   beside->sample = malloc(n * sizeof *s->sample);
   beside->off = malloc(n * sizeof *s->off);
   beside->bucket = malloc(n_buckets * sizeof *s->bucket);

@@ -18,6 +18,7 @@ typedef struct problem {
   kfi_packing packing;
   kf_bucket *bucket;
   int32_t *bucket_of, *number;
+  uint64_t *key;
 } problem;
 
 static void open_problem(problem *p, const kfi_limits *limits, const int64_t *len, int64_t n,
@@ -42,13 +43,17 @@ static void open_problem(problem *p, const kfi_limits *limits, const int64_t *le
                              .window = window,
                              .n_ranks = n_ranks,
                              .order = calloc(room, sizeof(int32_t)),
-                             .begin = calloc(room, sizeof(int32_t))};
-  free(key);
+                             .begin = calloc(room, sizeof(int32_t)),
+                             .rest = calloc(room, sizeof(int32_t)),
+                             .hand_of = calloc(room, sizeof(int32_t)),
+                             .key = n % 2 ? key : NULL};
+  p->key = key;
 }
 
 static void close_problem(problem *p) {
   free(p->bucket), free(p->bucket_of), free(p->number);
   free(p->packing.order), free(p->packing.begin);
+  free(p->packing.rest), free(p->packing.hand_of), free(p->key);
 }
 
 static double tokens_of(const problem *p, int64_t k) {
