@@ -139,6 +139,7 @@ static void takes_a_step_back_rather_than_drop(void **state) {
   o.bucket.n_ranks = 200;
   o.bucket.mem_tokens = 1000;
   o.bucket.match_len = 100000;
+  o.window = 20;
   for (int i = 0; i < SAMPLES; i++) len[i] = 280 + i * 37 % 200; /* two or three a batch */
   kf_sampler *s = create(&o);
   assert_int_equal(kf_sampler_figures(s, &e), KF_OK);
