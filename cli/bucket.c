@@ -498,7 +498,8 @@ int cli_bucket(char **argv) {
                                 {"--json", NULL, &q.json, NULL}};
   int code = cli_parse(name, help, argv, options, (int)(sizeof options / sizeof *options));
   if (code >= 0) return code;
-  const cli_file files[] = {{"--lens", q.lens}, {"--fit", q.fit}, {"--svg", q.svg}};
+  const cli_file files[] = {
+    {"--lens", q.lens, false}, {"--fit", q.fit, false}, {"--svg", q.svg, true}};
   if ((code = cli_check_files(name, files, 3))) goto done;
   if ((code = read_samples(&q, &j))) goto done;
   if ((code = make_cost(&q, &j))) goto done;

@@ -65,9 +65,11 @@ int cli_read_file(const char *command, const char *option, const char *path, cha
 /* What an option named, and which: a file. */
 typedef struct cli_file {
   const char *option, *path; /* path NULL: not given */
+  bool is_written;           /* so "-" is no file */
 } cli_file;
 
-/* Is a file named twice? It would be read twice, or written over. 0, or an exit code after saying so. */
+/* Is a file named twice, by whatever name? It would be read twice, or written over. 0, or an exit code
+** after saying so. */
 int cli_check_files(const char *command, const cli_file *file, int n);
 
 /* Write a text that an option asked for into the file it named, over what is there. 0, or an exit code

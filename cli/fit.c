@@ -190,7 +190,8 @@ int cli_fit(char **argv) {
                                 {"--json", NULL, &q.json, NULL}};
   int code = cli_parse(name, help, argv, options, (int)(sizeof options / sizeof *options));
   if (code >= 0) return code;
-  const cli_file files[] = {{"FILE.csv", q.file}, {"-o", q.output}, {"--svg", q.svg}};
+  const cli_file files[] = {
+    {"FILE.csv", q.file, false}, {"-o", q.output, true}, {"--svg", q.svg, true}};
   if ((code = cli_check_files(name, files, 3))) return code;
   if ((code = read_rows(&q, &j))) goto done;
   if ((code = fit_rows(&q, &j))) goto done;

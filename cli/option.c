@@ -12,6 +12,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 int cli_fail(int code, const char *command, const char *format, ...) {
@@ -87,13 +88,27 @@ fail:
   return EXIT_FAILED;
 }
 
+/* One file by two names, as "a" and "./a" or a link to it, is still one file. */
+static bool is_same_file(const char *a, const char *b) {
+  struct stat x, y;
+  if (strcmp(a, b) == 0) return true;
+  if (strcmp(a, "-") == 0 || strcmp(b, "-") == 0) return false;
+  if (stat(a, &x) != 0 || stat(b, &y) != 0 || !S_ISREG(x.st_mode)) return false;
+  return x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 int cli_check_files(const char *command, const cli_file *file, int n) {
-  for (int i = 1; i < n; i++)
+  for (int i = 0; i < n; i++) {
+    if (!file[i].path) continue;
+    if (file[i].is_written && strcmp(file[i].path, "-") == 0)
+      return cli_fail(EXIT_MISUSE, command, "%s: found \"-\", expected the name of a file",
+                      file[i].option);
     for (int k = 0; k < i; k++)
-      if (file[i].path && file[k].path && strcmp(file[i].path, file[k].path) == 0)
+      if (file[k].path && is_same_file(file[i].path, file[k].path))
         return cli_fail(EXIT_MISUSE, command,
                         "%s: found \"%s\", which is %s, expected another file", file[i].option,
                         file[i].path, file[k].option);
+  }
   return 0;
 }
 

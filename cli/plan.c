@@ -304,6 +304,8 @@ int cli_plan(char **argv) {
                                 {"--chunks", NULL, &q.chunks, NULL}};
   int code = cli_parse(name, help, argv, options, (int)(sizeof options / sizeof *options));
   if (code >= 0) return code;
+  const cli_file files[] = {{"--lens", q.lens, false}, {"--svg", q.svg, true}};
+  if ((code = cli_check_files(name, files, 2))) goto done;
   if ((code = make_batch(&q, &j))) goto done;
   if ((code = make_cost(&q, &j))) goto done;
   if ((code = make_limits(&q, &j))) goto done;
