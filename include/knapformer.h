@@ -1017,7 +1017,8 @@ KF_API kf_status kf_file_refresh(const char *path, const void *data, size_t n_by
 **     B(len) = max(1, min(floor(M_mem / len), floor(M_comp / work(len))))
 **
 ** A bucket is one distinct length. What the rules differ in is `work`, and each keeps to M_comp as it
-** sees it: by the cost, a batch of `power` may exceed it a little, and one of equal_token by far.
+** sees it: by the cost, a batch of `power` may exceed it, unless p was chosen, and one of equal_token by
+** far.
 */
 typedef enum kf_rule {
   KF_RULE_TWO_TERM = 0,    /* kf_cost_work: linear, quadratic and constant term */
@@ -1031,8 +1032,9 @@ KF_API const char *kf_rule_name(kf_rule rule);
 KF_API kf_status kf_rule_parse(const char *text, kf_rule *out);
 
 typedef enum kf_power {
-  KF_POWER_BEST = 0,   /* the fitted p, or the one of 0.50, 0.51, .. 3.00 with the least expected
-                          imbalance of random steps, if that is less */
+  KF_POWER_BEST = 0,   /* of the fitted p and 0.50, 0.51, .. 3.00, the one with the least expected
+                          imbalance of random steps, such that no batch of several samples is above
+                          M_comp by the cost (0.50 where there is none) */
   KF_POWER_FITTED = 1, /* slope of log work over log length, every distinct length counting once */
   KF_POWER_GIVEN = 2
 } kf_power;

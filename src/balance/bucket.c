@@ -224,14 +224,32 @@ static int64_t make_groups(const kf_bucket *bucket, int64_t n, kf_bucket *group)
   return n_groups;
 }
 
-/* The p of the grid with the least imbalance; the fitted one unless one is truly better. */
+/*
+** The p up to which no batch of several samples is above M_comp by the cost. So many samples of a length
+** are within it, n; floor((match_len / len)^p) must not be more, so p < log(n + 1) / log(match_len / len),
+** unless memory holds no more than n.
+*/
+static double most_p(const kfi_limits *l, const kf_bucket *bucket, int64_t n) {
+  double most = MOST_P;
+  for (int64_t i = 0; i < n; i++) {
+    double len = (double)bucket[i].len;
+    double within = fmax(1, floor(l->comp_s / kfi_limits_work(l, len) * (1 + KFI_ROUNDING)));
+    if (len < l->match_len && floor(l->mem_tokens / len) > within)
+      most = fmin(most, kfi_log(within + 1) / kfi_log(l->match_len / len));
+  }
+  return most * (1 - 1e-9); /* below, and by more than rounding */
+}
+
+/* The p of the grid with the least imbalance that keeps to M_comp; the fitted one unless one is truly
+** better. Where none keeps to it, the least. */
 static double best_p(kfi_limits l, const kf_bucket *bucket, int64_t n, int32_t n_ranks) {
-  double best = l.p, least = 2;
+  double best = LEAST_P, least = 2, fitted = l.p, most = most_p(&l, bucket, n);
   kf_bucket group[GROUPS];
   ladder d;
   n = make_groups(bucket, n, group);
-  for (int step = -1; step <= P_STEPS; step++) { /* -1: the fitted one, which l.p is */
-    if (step >= 0) l.p = LEAST_P + (MOST_P - LEAST_P) * step / P_STEPS;
+  for (int step = -1; step <= P_STEPS; step++) { /* -1: the fitted one */
+    l.p = step < 0 ? fitted : LEAST_P + (MOST_P - LEAST_P) * step / P_STEPS;
+    if (l.p > most) continue;
     d.n = 0;
     for (int64_t g = 0; g < n; g++) {
       int64_t count = group[g].count, size = kfi_bucket_size(&l, group[g].len);

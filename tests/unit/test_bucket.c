@@ -208,6 +208,26 @@ static double drawn_imbalance(const kf_bucket_options *options, const int64_t *l
   return sum / DRAWS;
 }
 
+/* Is every batch of several samples within M_comp by the cost? */
+static bool keeps_to_comp(const kf_buckets *b) {
+  bool keeps = true;
+  for (int64_t i = 0; i < b->n; i++) {
+    const kf_bucket *k = &b->bucket[i];
+    keeps &= k->batch_size == 1 || (double)k->batch_size * k->work_s <= b->comp_s * (1 + 1e-12);
+  }
+  return keeps;
+}
+
+static bool p_keeps_to_comp(const kf_bucket_options *options, const int64_t *len, int64_t n,
+                            double p) {
+  kf_bucket_options o = *options;
+  o.power = KF_POWER_GIVEN, o.p = p;
+  kf_buckets *b = make(&o, len, n);
+  bool keeps = keeps_to_comp(b);
+  kf_bucket_free(b);
+  return keeps;
+}
+
 static void chooses_the_p_of_least_imbalance(void **state) {
   (void)state;
   kf_batch *wan;
@@ -217,12 +237,35 @@ static void chooses_the_p_of_least_imbalance(void **state) {
     o.n_ranks = n_ranks;
     kf_buckets *b = make(&o, wan->len, wan->n_seqs);
     double best = drawn_imbalance(&o, wan->len, wan->n_seqs, b->p);
+    assert_true(keeps_to_comp(b));
     for (double p = 0.5; p <= 3; p += 0.05)
-      if (drawn_imbalance(&o, wan->len, wan->n_seqs, p) < best - 0.003)
+      if (p_keeps_to_comp(&o, wan->len, wan->n_seqs, p) &&
+          drawn_imbalance(&o, wan->len, wan->n_seqs, p) < best - 0.003)
         fail_msg("%d ranks: p %g is better than %g", n_ranks, p, b->p);
     kf_bucket_free(b);
   }
   kf_batch_free(wan);
+}
+
+/* Whatever the cost and the limits, a chosen p keeps to M_comp if 0.5 does. */
+static void a_chosen_p_keeps_to_comp(void **state) {
+  (void)state;
+  dice d = {11};
+  int n_bound = 0; /* times that a larger p would not have kept to it */
+  for (int round = 0; round < 300; round++) {
+    int64_t len[40], n = 1 + dice_int(&d, N(len));
+    kf_bucket_options o = wan_options(KF_RULE_POWER);
+    for (int64_t i = 0; i < n; i++) len[i] = 1 + dice_int(&d, 1 << (4 + i % 13));
+    o.cost.quadratic_s *= dice_int(&d, 4);
+    o.cost.constant_s = o.cost.linear_s * (double)dice_int(&d, 3) * 500;
+    o.match_len = 1 + dice_int(&d, 100000);
+    kf_buckets *b = make(&o, len, n);
+    n_bound += !p_keeps_to_comp(&o, len, n, 3);
+    if (p_keeps_to_comp(&o, len, n, 0.5) && !keeps_to_comp(b))
+      fail_msg("round %d: p %g is above M_comp", round, b->p);
+    kf_bucket_free(b);
+  }
+  assert_true(n_bound > 100);
 }
 
 /* One rank waits for nobody: nothing is gained by any p, and the fitted one stays. */
@@ -388,6 +431,7 @@ int main(void) {
     cmocka_unit_test(no_lengths_make_no_buckets),
     cmocka_unit_test(fits_p),
     cmocka_unit_test(chooses_the_p_of_least_imbalance),
+    cmocka_unit_test(a_chosen_p_keeps_to_comp),
     cmocka_unit_test(one_rank_takes_the_fitted_p),
     cmocka_unit_test(many_lengths_choose_alike),
     cmocka_unit_test(refuses_bad_options),
