@@ -19,6 +19,8 @@
 
 static const char name[] = "bucket";
 
+enum { TITLE = 50 }; /* bytes of a file's name that fit into the picture's title */
+
 static const char help[] =
   "usage: knapformer bucket --mix NAME|CODES LIMITS [OPTIONS]\n"
   "       knapformer bucket --lens FILE|- | --shapes LIST --ranks N LIMITS [OPTIONS]\n"
@@ -190,6 +192,8 @@ static kf_status fit_rows(const char *file, const char *text, size_t n_bytes, jo
   cost->constant_s = fit.constant_s;
   j->has_rows = true;
   j->rows_p = fit.power_p;
+  j->result.n_rows = n_rows;
+  j->result.fit_mape = fit.mape;
   return KF_OK;
 }
 
@@ -294,6 +298,8 @@ static int read_memory(const request *q, job *j) {
     return EXIT_MISUSE;
   if (q->fixed_bytes && !read_bytes("--fixed-bytes", q->fixed_bytes, 0, &activations.fixed_bytes))
     return EXIT_MISUSE;
+  j->result.token_bytes = activations.token_bytes;
+  j->result.token_bytes_of = q->token_bytes ? NULL : j->result.model;
   status = kf_activations_tokens(&activations, limit_bytes, mem_tokens);
   return status ? cli_fail_status(status, name, "--mem-bytes") : 0;
 }
@@ -400,8 +406,18 @@ static kf_status run_rule(job *j, int rule) {
 
 static int run(job *j) {
   kf_status status = make_buckets(j);
-  for (int rule = 0; rule < BALANCED && !status; rule++) status = run_rule(j, rule);
-  return status ? cli_fail_status(status, name, NULL) : 0;
+  int64_t n_steps = 0;
+  for (int rule = 0; rule < BALANCED && !status; rule++) {
+    status = run_rule(j, rule);
+    n_steps += j->result.epoch[rule].n_steps;
+  }
+  if (status) return cli_fail_status(status, name, NULL);
+  if (n_steps == 0)
+    return cli_fail(EXIT_FAILED, name,
+                    "%" PRId64 " sample%s: no rule makes a step of %" PRId32 " ranks, expected a "
+                    "batch for each rank",
+                    j->result.n_samples, j->result.n_samples == 1 ? "" : "s", j->result.n_ranks);
+  return 0;
 }
 
 /* ---------------------------------------------------------------------------- the output */
@@ -463,7 +479,12 @@ static int write_svg(const char *path, const bucket_result *r) {
     panel[rule] = (kf_bucket_panel){.name = bucket_rule_name[rule],
                                     .buckets = rule < N_BUCKETED ? r->buckets[rule] : NULL,
                                     .epoch = &r->epoch[rule]};
-  snprintf(title, sizeof title, "%.60s, %" PRId32 " ranks, mode %s", r->data, r->n_ranks, r->mode);
+  const char *slash = strrchr(r->data, '/'), *data = slash && slash[1] ? slash + 1 : r->data;
+  int n = (int)strlen(data), shown = n;
+  if (n > TITLE)
+    for (shown = TITLE; shown > 0 && (data[shown] & 0xc0) == 0x80;) shown--; /* whole letters */
+  snprintf(title, sizeof title, "%.*s%s, %" PRId32 " ranks, mode %s", shown, data,
+           shown < n ? "..." : "", r->n_ranks, r->mode);
   kf_status status = kf_svg_buckets(panel, N_RULES, title, &text);
   if (status) return cli_fail_status(status, name, "--svg");
   int code = cli_write_file(name, "--svg", path, text);

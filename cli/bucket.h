@@ -14,7 +14,11 @@ extern const char *const bucket_rule_name[N_RULES];
 typedef struct bucket_result {
   const char *data, *model, *fit; /* as the user said it; fit: NULL for a static cost */
   const char *mode;
-  double gamma; /* of a static cost */
+  double gamma;               /* of a static cost */
+  int64_t n_rows;             /* of a cost that was fitted here, and */
+  double fit_mape;            /* how well; 0: none */
+  double token_bytes;         /* that memory in bytes was divided by; 0: it was given in tokens */
+  const char *token_bytes_of; /* the model that takes so many; NULL: they were given */
   uint64_t seed;
   int32_t n_ranks;
   int64_t n_samples, n_tokens;

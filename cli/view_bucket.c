@@ -41,9 +41,15 @@ static void print_data(const bucket_result *r, const cli_screen *s) {
     printf("cost of %s", r->fit);
   else
     printf("model %s, gamma %g", r->model, r->gamma);
+  if (r->n_rows > 0) printf(": %" PRId64 " rows, mean error %.1f%%", r->n_rows, 100 * r->fit_mape);
   printf(", mode %s, seed %" PRIu64 "\n", r->mode, r->seed);
-  printf("a batch holds up to %" PRId64 " tokens and takes up to %s, the work of %.0f tokens\n\n",
-         b->mem_tokens, cli_seconds(b->comp_s, text), b->match_len);
+  printf("M_mem %" PRId64 " tokens, M_comp %s (the work of %.0f tokens)\n", b->mem_tokens,
+         cli_seconds(b->comp_s, text), b->match_len);
+  if (r->token_bytes > 0)
+    printf("a token: %.10g bytes%s%s%s\n", r->token_bytes, r->token_bytes_of ? ", as " : "",
+           r->token_bytes_of ? r->token_bytes_of : "",
+           r->token_bytes_of ? " keeps for the backward pass" : "");
+  puts("");
 }
 
 static void print_rules(const bucket_result *r, const cli_screen *s) {
@@ -57,8 +63,13 @@ static void print_rules(const bucket_result *r, const cli_screen *s) {
     char label[32], ratio[32] = "-", share[4][32];
     snprintf(label, sizeof label, rule == POWER ? "%s, p %.2f" : "%s", bucket_rule_name[rule],
              r->buckets[POWER]->p);
+    if (e->n_steps == 0) {
+      printf("  %-17s%10s%7s%7s%7s%7s %8s %5s %7" PRId64 "\n", label, "-", "-", "-", "-", "-", "-",
+             "-", e->dropped_samples);
+      continue;
+    }
     if (base > 0) snprintf(ratio, sizeof ratio, "%.2fx", e->predicted_tokens_per_s / base);
-    printf("  %-17s%9.1f%%%7s%7s%7s%7s %8.0f%s %5s%s %7" PRId64 "\n", label,
+    printf("  %-17s%9.1f%% %6s %6s %6s %6s %8.0f%s %5s%s %7" PRId64 "\n", label,
            100 * e->imbalance_rate, share_text(e->mean_memory_use, share[0]),
            share_text(e->max_memory_use, share[1]), share_text(e->mean_compute_use, share[2]),
            share_text(e->max_compute_use, share[3]), e->predicted_tokens_per_s, bold, ratio, plain,
@@ -89,15 +100,30 @@ static bool print_left_of(const bucket_result *r, int rule) {
   int64_t n = e->n_batches + e->dropped_batches;
   snprintf(of, sizeof of, "  %-17s  of %" PRId64 " batch%s:", bucket_rule_name[rule], n,
            n == 1 ? "" : "es");
-  snprintf(dropped, sizeof dropped, "dropped (%" PRId64 " sample%s, %" PRId64 " tokens)",
-           e->dropped_samples, e->dropped_samples == 1 ? "" : "s", e->dropped_tokens);
+  snprintf(dropped, sizeof dropped, "dropped (%" PRId64 " sample%s)%s", e->dropped_samples,
+           e->dropped_samples == 1 ? "" : "s", e->n_steps == 0 ? ": too few for a step" : "");
   begun = say(of, begun, e->underfilled_batches, "underfilled");
-  begun = say(of, begun, e->over_batches, "above the compute limit");
+  if (rule != EQUAL_TOKEN) /* whose batches of several may be as far above it */
+    begun =
+      say(of, begun, e->over_batches,
+          e->over_batches == 1 ? "single sample above M_comp" : "single samples above M_comp");
   begun = say(of, begun, e->split_batches, "cut in two");
   if (rule != PACKED)
     begun = say(of, begun, e->mixed_steps,
                 e->mixed_steps == 1 ? "step of several lengths" : "steps of several lengths");
   return say(of, begun, e->dropped_batches, dropped);
+}
+
+/* The longest sample sets the shortest step: a limit below it keeps all other batches small in vain. */
+static bool print_longest(const bucket_result *r) {
+  const kf_buckets *b = r->buckets[TWO_TERM];
+  const kf_bucket *longest = &b->bucket[b->n - 1];
+  char work[32], limit[32];
+  if (longest->work_s <= b->comp_s * (1 + 1e-9)) return false;
+  printf("  the longest sample takes %s, more than M_comp, %s: --match %" PRId64 "\n"
+         "  lets the other batches take as long as that one takes anyway\n",
+         cli_seconds(longest->work_s, work), cli_seconds(b->comp_s, limit), longest->len);
+  return true;
 }
 
 static void print_left(const bucket_result *r) {
@@ -107,7 +133,7 @@ static void print_left(const bucket_result *r) {
       puts("");
       any = true;
     }
-  if (any) puts("");
+  if (print_longest(r) || any) puts("");
 }
 
 /* --------------------------------------------------------------------------- the buckets */

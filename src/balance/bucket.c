@@ -19,7 +19,8 @@
 #define LEAST_P 0.5
 #define MOST_P 3.0
 #define P_STEPS 250
-#define LARGEST 1e10 /* seconds: then all works, and sums of them, can be sorted as floats */
+#define BELOW (1 - 1e-9) /* and by more than rounding */
+#define LARGEST 1e10     /* seconds: then all works, and sums of them, can be sorted as floats */
 #define LEAST 1e-30
 #define LONGEST 1e30 /* of a batch */
 
@@ -235,9 +236,9 @@ static double most_p(const kfi_limits *l, const kf_bucket *bucket, int64_t n) {
     double len = (double)bucket[i].len;
     double within = fmax(1, floor(l->comp_s / kfi_limits_work(l, len) * (1 + KFI_ROUNDING)));
     if (len < l->match_len && floor(l->mem_tokens / len) > within)
-      most = fmin(most, kfi_log(within + 1) / kfi_log(l->match_len / len));
+      most = fmin(most, BELOW * kfi_log(within + 1) / kfi_log(l->match_len / len));
   }
-  return most * (1 - 1e-9); /* below, and by more than rounding */
+  return most;
 }
 
 /* The p of the grid with the least imbalance that keeps to M_comp; the fitted one unless one is truly
