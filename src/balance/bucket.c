@@ -99,7 +99,7 @@ kf_status kfi_bucket_check(const kf_bucket_options *o) {
 
 kf_status kfi_bucket_check_lens(const kf_bucket_options *o, const int64_t *len,
                                 const int64_t *count, int64_t n) {
-  int64_t n_samples = 0, n_tokens = 0;
+  int64_t n_samples = 0, n_tokens = 0, n_above = 0, longest = -1;
   if (n < 0 || n > KF_MAX_SEQS)
     return kfi_fail(KF_EINVAL, "%" PRId64 " lengths, expected 0 to %" PRId64, n, KF_MAX_SEQS);
   if (n > 0 && !len) return kfi_fail(KF_EINVAL, "%" PRId64 " lengths, but len is NULL", n);
@@ -115,11 +115,10 @@ kf_status kfi_bucket_check_lens(const kf_bucket_options *o, const int64_t *len,
                       " times, expected 1 or more, and at most "
                       "%" PRId64 " samples in all",
                       len[i], times, KF_MAX_SEQS);
-    if (len[i] > o->mem_tokens)
-      return kfi_fail(KF_EINFEASIBLE,
-                      "sample %" PRId64 " has %" PRId64 " tokens, more than the %" PRId64
-                      " that memory holds: no batch can take it",
-                      i, len[i], o->mem_tokens);
+    if (len[i] > o->mem_tokens) {
+      n_above += times;
+      if (longest < 0 || len[i] > len[longest]) longest = i;
+    }
     if (len[i] > (KF_MAX_TOKENS - n_tokens) / times)
       return kfi_fail(KF_EINVAL,
                       "more than %" PRId64 " tokens up to sample %" PRId64
@@ -128,6 +127,11 @@ kf_status kfi_bucket_check_lens(const kf_bucket_options *o, const int64_t *len,
     n_samples += times;
     n_tokens += len[i] * times;
   }
+  if (longest >= 0)
+    return kfi_fail(KF_EINFEASIBLE,
+                    "%" PRId64 " of %" PRId64 " samples exceed the %" PRId64
+                    " tokens that memory holds: the longest, sample %" PRId64 ", has %" PRId64,
+                    n_above, n_samples, o->mem_tokens, longest, len[longest]);
   return KF_OK;
 }
 

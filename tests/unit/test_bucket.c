@@ -314,7 +314,7 @@ static void refuses_bad_options(void **state) {
   kf_bucket_options good = wan_options(KF_RULE_TWO_TERM), o = good;
   refuses(
     good, KF_EINFEASIBLE,
-    "sample 1 has 200000 tokens, more than the 160000 that memory holds: no batch can take it");
+    "1 of 3 samples exceed the 160000 tokens that memory holds: the longest, sample 1, has 200000");
   o = good, o.mem_tokens = 0;
   refuses(o, KF_EINVAL, "mem_tokens is 0, expected 1 to 4503599627370496");
   o = good, o.comp_s = 1;
