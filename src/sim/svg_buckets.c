@@ -434,6 +434,7 @@ enum { IMBALANCE, MEMORY_USE, COMPUTE_USE, SPEED, N_FIGURES };
 static double figure_of(const scene *s, int32_t p, int figure) {
   const kf_epoch *e = s->panel[p].epoch;
   double from = s->panel[s->reference].epoch->predicted_tokens_per_s;
+  if (e->n_steps == 0) return -1;
   switch (figure) {
   case IMBALANCE: return e->imbalance_rate;
   case MEMORY_USE: return e->mean_memory_use;
@@ -467,8 +468,8 @@ static void put_figure(kfi_writer *b, const scene *s, int figure, int y) {
     kfi_put(b, "\">");
     if (value < 0)
       kfi_put(b, "\xe2\x80\x93");
-    else if (figure == SPEED)
-      kfi_put_fixed(b, value, 2), kfi_put(b, "\xc3\x97");
+    else if (figure == SPEED || value >= 99.9995) /* percents would take seven digits */
+      kfi_put_fixed(b, value, figure == SPEED ? 2 : 0), kfi_put(b, "\xc3\x97");
     else
       kfi_put_percent(b, value);
     kfi_put(b, "</text>\n");

@@ -56,7 +56,8 @@ static void make(int64_t n, double factor) {
     }
   }
   for (int p = 0; p < 5; p++) {
-    all.epoch[p] = (kf_epoch){.imbalance_rate = 0.41 / (1 + p),
+    all.epoch[p] = (kf_epoch){.n_steps = 40,
+                              .imbalance_rate = 0.41 / (1 + p),
                               .mean_memory_use = 0.9 - 0.1 * p,
                               .mean_compute_use = p ? 0.8 + 0.1 * p : 0,
                               .predicted_tokens_per_s = 1e5 * (1 + 0.12 * p)};
@@ -378,6 +379,13 @@ static void test_no_charts(void **state) {
   assert_null(strstr(text, "class=\"stem\""));
   assert_null(strstr(text, "share of the samples"));
   assert_int_equal(count(text, "imbalance-bar\" x"), 5);
+  free(text);
+  all.epoch[1].n_steps = 0; /* nothing was handed out: no figures */
+  all.epoch[3].mean_compute_use = 12345;
+  text = draw(5, "x");
+  assert_int_equal(count(text, "imbalance-bar\" x"), 4);
+  assert_int_equal(count(text, ">\xe2\x80\x93</text>"), 4 + 1); /* and panel 0 has no limit */
+  assert_int_equal(count(text, ">12345\xc3\x97</text>"), 1);
   free(text);
 }
 
