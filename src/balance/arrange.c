@@ -81,6 +81,7 @@ static kf_status pack(arranging *a) {
   const kf_sampler *s = a->s;
   kfi_packing packing = {.limits = &s->limits,
                          .bucket = s->bucket,
+                         .n_buckets = s->n_buckets,
                          .bucket_of = s->bucket_of,
                          .sample = a->random,
                          .n = a->n,

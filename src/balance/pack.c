@@ -16,8 +16,8 @@
 **   3. with whatever fits, if that has not filled it: the ratio cannot always be had, as where the long
 **      ones leave no room beside them.
 **
-** The window is indexed by work in 4096 bins with a bitmap over them, so that the largest sample
-** below some work is found in a few nanoseconds. Every batch takes the oldest sample, so none waits
+** The window is indexed by work in 4096 bins, up to the largest that a batch can share, with a bitmap over
+** them, so that the largest sample below some work is found in a few nanoseconds. Every batch takes the oldest sample, so none waits
 ** for more than `window` batches. What is left of the window at the end is dealt evenly (deal.c).
 ** On the mix wan: imbalance 0.002 where buckets have 0.2. About 100 ns a sample.
 **
@@ -342,6 +342,13 @@ static void want(filling *f) {
 
 /* ------------------------------------------------------------------------------ the outline */
 
+/* The most work of a sample that goes into a bin. */
+static double most_binned(const kfi_packing *to) {
+  int64_t b = to->n_buckets - 1;
+  while (b >= 0 && is_over(to, &to->bucket[b])) b--;
+  return b >= 0 ? to->bucket[b].work_s : to->limits->comp_s;
+}
+
 static kf_status start(filling *f, kfi_packing *to) {
   int64_t n_slots = to->window < to->n ? to->window : to->n;
   *f = (filling){.to = to, .oldest = -1, .newest = -1, .unused = -1};
@@ -352,7 +359,7 @@ static kf_status start(filling *f, kfi_packing *to) {
     f->unused = (int32_t)s;
   }
   for (int b = 0; b < BINS; b++) f->head[b] = f->tail[b] = -1;
-  f->bins_per_s = BINS / to->limits->comp_s;
+  f->bins_per_s = BINS / most_binned(to);
   to->n_batches = 0;
   to->begin[0] = 0;
   while (f->unused >= 0 && f->next < to->n) enter_next(f);

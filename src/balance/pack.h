@@ -7,7 +7,8 @@
 
 typedef struct kfi_packing {
   const kfi_limits *limits;
-  const kf_bucket *bucket;
+  const kf_bucket *bucket; /* (n_buckets) rising lengths */
+  int64_t n_buckets;
   const int32_t *bucket_of; /* by sample */
   const int32_t *sample;    /* (n) in random order */
   int64_t n, window;

@@ -37,6 +37,7 @@ static void open_problem(problem *p, const kfi_limits *limits, const int64_t *le
   for (int64_t i = 0; i < n; i++) p->number[i] = (int32_t)i;
   p->packing = (kfi_packing){.limits = &p->limits,
                              .bucket = p->bucket,
+                             .n_buckets = n_buckets,
                              .bucket_of = p->bucket_of,
                              .sample = p->number,
                              .n = n,
@@ -158,15 +159,14 @@ static void fills_a_step_where_compute_binds(void **state) {
   close_problem(&p);
 }
 
-/* Work is then to be equal, and below M_comp; memory is full. */
-static void fills_memory_where_memory_binds(void **state) {
-  (void)state;
+/* Work is then to be equal, and below M_comp, however far; memory is full. */
+static void fills_memory(double match_len) {
   enum { N = 20000 };
   static int64_t len[N];
   dice d = {2};
   double mean, least, tokens = 0, work = 0, memory = 0;
   draw_lengths(&d, len, N, 256, 8000);
-  kfi_limits l = limits_of(1, 1.0 / 23040, 0, 80000, 75600);
+  kfi_limits l = limits_of(1, 1.0 / 23040, 0, 80000, match_len);
   problem p;
   open_problem(&p, &l, len, N, 16, 1024);
   assert_int_equal(kfi_pack(&p.packing), KF_OK);
@@ -177,6 +177,12 @@ static void fills_memory_where_memory_binds(void **state) {
     memory += tokens_of(&p, b) / 80000 / (double)p.packing.n_batches;
   assert_true(mean > 0.98 && mean < 1.01 && least > 0.9 && memory > 0.97);
   close_problem(&p);
+}
+
+static void fills_memory_where_memory_binds(void **state) {
+  (void)state;
+  fills_memory(75600);
+  fills_memory(1e9); /* as who says that compute is no limit */
 }
 
 /*
