@@ -132,11 +132,12 @@ static void complete(arranging *a) {
   int64_t n = a->n_batches, last = n - n % a->n_ranks, wanted = last + a->n_ranks;
   a->n_seated = last;
   if (last == n || !a->s->options.keep_all || a->n < wanted) return;
-  for (int64_t earlier = last - 1; n < wanted;) {
+  for (int64_t earlier = last - 1, from = last; n < wanted;) { /* before `from`: single samples */
     int64_t before = n;
-    for (int64_t k = last; k < before && n < wanted; k++)
+    for (int64_t k = from; k < before && n < wanted; k++)
       if (a->count[a->seat[k]] > 1) cut(a, a->seat[k], &a->seat[n++]);
     if (n > before) continue;
+    from = n;
     while (a->count[a->seat[earlier]] == 1) earlier--; /* the last step has single samples only */
     cut(a, a->seat[earlier], &a->seat[n++]);
   }

@@ -475,6 +475,29 @@ static void test_one_large_batch(void **state) {
       }
 }
 
+/* The last step has one single sample, so that earlier batches are cut, nearly all of them: in the
+** square of the ranks it would take half a minute. */
+static void test_many_cuts(void **state) {
+  (void)state;
+  enum { MANY = 1 << 18, ALL = 2 * MANY + 1 };
+  int64_t *len = calloc(ALL, sizeof *len);
+  for (int i = 0; i < ALL; i++) len[i] = 100;
+  kf_sampler_options o = {.bucket = {.rule = KF_RULE_EQUAL_TOKEN,
+                                     .cost = {.linear_s = 1},
+                                     .mem_tokens = 200,
+                                     .n_ranks = MANY},
+                          .keep_all = 1};
+  kf_sampler *s = NULL;
+  kf_epoch e;
+  if (kf_sampler_create(&o, len, ALL, &s)) fail_msg("%s", kf_last_error());
+  assert_int_equal(kf_sampler_figures(s, &e), KF_OK);
+  assert_int_equal(e.n_steps, 2);
+  assert_int_equal(e.n_samples, ALL);
+  assert_int_equal(e.split_batches, MANY - 1);
+  kf_sampler_free(s);
+  free(len);
+}
+
 /* Nothing to hand out is not an error. */
 static void test_nothing(void **state) {
   (void)state;
@@ -593,6 +616,7 @@ int main(void) {
     cmocka_unit_test(test_seven),        cmocka_unit_test(test_nothing),
     cmocka_unit_test(test_slow_drift),   cmocka_unit_test(test_one_large_batch),
     cmocka_unit_test(test_small_window), cmocka_unit_test(test_sooner),
+    cmocka_unit_test(test_many_cuts),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
