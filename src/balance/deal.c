@@ -8,7 +8,6 @@
 ** would leave those of the long samples as uneven as these are; it is done only where what has no
 ** room is too little to give every rank of a step one.
 */
-#include <float.h>
 #include <stdlib.h>
 
 #include "pack.h"
@@ -143,8 +142,8 @@ static void write_out(kfi_packing *to, dealing *d) {
 }
 
 static void sort_by_work(dealing *d, uint64_t *key, uint64_t *spare) {
-  for (int64_t i = 0; i < d->n; i++)
-    key[i] = (~kfi_sort_real(fmin(bucket_at(d, i)->work_s, FLT_MAX)) >> 32 << 32) | (uint64_t)i;
+  for (int64_t i = 0; i < d->n; i++) /* work rises with length, which 32 bits hold exactly */
+    key[i] = ~(uint64_t)(bucket_at(d, i)->len - 1) << 32 | (uint64_t)i;
   d->sorted = kfi_sort_high(key, spare, d->n);
   d->left = d->sorted == key ? spare : key;
   d->shortest = bucket_at(d, (int64_t)(uint32_t)d->sorted[d->n - 1]);

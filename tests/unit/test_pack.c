@@ -353,6 +353,28 @@ static void fills_the_step_of_the_long_ones(void **state) {
   close_problem(&p);
 }
 
+/* Work that differs by less than a float can tell still falls: the long ones find room first. */
+static void deals_what_is_nearly_equal(void **state) {
+  (void)state;
+  enum { N = 4000, RANKS = 64 };
+  static int64_t len[N];
+  static int32_t rest[N];
+  dice d = {9};
+  double tokens = 0;
+  for (int32_t i = 0; i < N; i++) {
+    rest[i] = i;
+    len[i] = 1 + dice_int(&d, 100);
+    tokens += (double)len[i];
+  }
+  kfi_limits l = limits_of(1e-12, 0, 1, 1000, 1e15);
+  problem p;
+  open_problem(&p, &l, len, N, RANKS, 10);
+  assert_int_equal(kfi_pack_deal(&p.packing, rest, N), KF_OK);
+  check(&p);
+  assert_true((double)p.packing.n_batches <= tokens / l.mem_tokens + 2 * RANKS);
+  close_problem(&p);
+}
+
 static void deals_too_few(void **state) {
   (void)state;
   const int64_t len[] = {90, 90, 90, 90, 90};
@@ -399,6 +421,7 @@ int main(void) {
     cmocka_unit_test(deals_evenly),
     cmocka_unit_test(deals_the_long_ones_first),
     cmocka_unit_test(fills_the_step_of_the_long_ones),
+    cmocka_unit_test(deals_what_is_nearly_equal),
     cmocka_unit_test(deals_too_few),
     cmocka_unit_test(runs_out_of_memory),
   };
