@@ -1069,8 +1069,8 @@ typedef struct kf_buckets {
 
 /*
 ** Buckets of `n` lengths, in any order and repeated as they come, each of which occurs count[i]
-** times (NULL: once). A length above mem_tokens is KF_EINFEASIBLE: no batch can hold it. One whose
-** work is above M_comp is a batch by itself.
+** times (NULL: once). A length above mem_tokens is KF_EINFEASIBLE: no batch can hold it; so is a comp_s
+** not above constant_s, but for equal_token. A length whose work is above M_comp is a batch by itself.
 */
 KF_API kf_status kf_bucket_create(const kf_bucket_options *options, const int64_t *len,
                                   const int64_t *count, int64_t n, kf_buckets **out);
@@ -1152,9 +1152,10 @@ typedef struct kf_sampled {
 
 /*
 ** `len` (n_samples) is copied; sample i is the i-th. Lengths are 1 to KF_MAX_LEN; one above mem_tokens
-** is KF_EINFEASIBLE, naming it. Begins with epoch 0. Takes some 20 bytes a sample where lengths repeat
-** and at most 100 where all differ (40 more while restoring), and 48 for each one of packed's window; for
-** ten million samples about a second an epoch, three where all lengths differ.
+** is KF_EINFEASIBLE, naming it. Begins with epoch 0. Takes some 20 to 50 bytes a sample where lengths
+** repeat and at most 100 where all differ (40 more while restoring), 48 for each one of packed's window
+** and 20 for each sample of the largest step that was handed out; for ten million samples about a second
+** an epoch, three where all lengths differ.
 */
 KF_API kf_status kf_sampler_create(const kf_sampler_options *options, const int64_t *len,
                                    int64_t n_samples, kf_sampler **out);
@@ -1179,15 +1180,16 @@ KF_API const kf_buckets *kf_sampler_buckets(const kf_sampler *sampler);
 ** seconds) and batch sizes follow from it, and the samples not yet handed out by step `at` are
 ** arranged anew. `at` is kf_sampler_step() or later: the same on every rank, so a loader that
 ** prefetches names a step that no rank has reached. Where no batch size changes (packed: no sample's
-** share of M_comp by more than 1%), the order stays as it is; else it takes as long as to begin an epoch.
+** share of M_comp by more than 1%, so that batches may be up to 1% above it), the order stays as it is;
+** else it takes as long as to begin an epoch. KF_EINFEASIBLE where comp_s is not above constant_s.
 */
 KF_API kf_status kf_sampler_set_cost(kf_sampler *sampler, int64_t at, const kf_cost *cost);
 
 /*
 ** What to go on from, as bytes with a version and a checksum: free() *out. A sampler of the same lengths
 ** and options (but for the cost, which is part of what is saved) that restores it hands out the same
-** steps from there on. 96 bytes, and 32 for each change of the cost that arranged this epoch anew;
-** restoring does all of that again. What is corrupt or belongs to another sampler is refused, and the
+** steps from there on. 96 bytes, and 32 for each change of the cost that arranged this epoch anew and for
+** the last one; restoring does all of that again. What is corrupt or belongs to another sampler is refused, and the
 ** sampler stays as it was.
 */
 KF_API kf_status kf_sampler_save(const kf_sampler *sampler, void **out, size_t *n_bytes);

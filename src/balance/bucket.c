@@ -282,7 +282,7 @@ kf_status kfi_bucket_limits(const kf_bucket_options *o, const kf_bucket *bucket,
   } else if (o->comp_s > 0) {
     l.comp_s = o->comp_s;
     l.match_len = kfi_limits_len(&l, l.comp_s);
-    if (!(l.match_len > 0))
+    if (!(l.match_len > 0) && o->rule != KF_RULE_EQUAL_TOKEN)
       return kfi_fail(KF_EINFEASIBLE,
                       "comp_s is %g, expected more than constant_s, the %g seconds that any "
                       "sequence takes",

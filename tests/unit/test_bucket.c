@@ -342,6 +342,11 @@ static void refuses_bad_options(void **state) {
   o = good, o.mem_tokens = 300000, o.match_len = 0, o.comp_s = 1, o.cost.constant_s = 2;
   refuses(o, KF_EINFEASIBLE,
           "comp_s is 1, expected more than constant_s, the 2 seconds that any sequence takes");
+  o.rule = KF_RULE_EQUAL_TOKEN; /* does not keep to it */
+  const int64_t len[] = {100};
+  kf_buckets *b = make(&o, len, 1);
+  assert_true(b->bucket[0].batch_size == 3000 && b->comp_s == 1 && b->match_len == 0);
+  kf_bucket_free(b);
 }
 
 static void refuses_bad_lengths(void **state) {
