@@ -15,6 +15,7 @@
 #include <knapformer.h>
 
 #include "fail_alloc.h"
+#include "svg.h"
 
 enum { MOST = 100000, UNIT = 110, COLUMNS = 288 };
 
@@ -69,44 +70,6 @@ static char *draw(int32_t n_panels, const char *title) {
   char *text = NULL;
   if (kf_svg_buckets(all.panel, n_panels, title, &text)) fail_msg("%s", kf_last_error());
   return text;
-}
-
-static int count(const char *text, const char *what) {
-  int n = 0;
-  for (; (text = strstr(text, what)); text += strlen(what)) n++;
-  return n;
-}
-
-/* Every tag is closed by its own name, quotes come in pairs, no number is lost, and what is drawn
-** stays on the page. */
-static void assert_sound(const char *text) {
-  char open[16][16];
-  int depth = 0;
-  double width = 0, height = 0;
-  assert_int_equal(sscanf(strstr(text, "viewBox"), "viewBox=\"0 0 %lf %lf\"", &width, &height), 2);
-  for (const char *p = text; (p = strchr(p, '<')); p++) {
-    const char *end = strchr(p, '>');
-    char name[16];
-    int quotes = 0;
-    assert_non_null(end);
-    assert_null(memchr(p + 1, '<', (size_t)(end - p - 1)));
-    assert_int_equal(sscanf(p + 1 + (p[1] == '/'), "%15[a-z]", name), 1);
-    for (const char *c = p; c < end; c++) quotes += *c == '"';
-    assert_int_equal(quotes % 2, 0);
-    if (p[1] == '/')
-      assert_true(depth > 0 && strcmp(open[--depth], name) == 0);
-    else if (end[-1] != '/')
-      assert_true(depth < 16 && strcpy(open[depth++], name));
-  }
-  assert_int_equal(depth, 0);
-  for (const char *p = text; (p = strchr(p, '&')); p++) assert_true(p[1] == '#');
-  for (const char *p = text; (p = strpbrk(p, "M")); p++) {
-    double x, y;
-    if (sscanf(p, "M%lf %lf", &x, &y) != 2) continue;
-    assert_true(x >= 0 && x <= width && y >= 0 && y <= height);
-  }
-  assert_null(strstr(text, "nan"));
-  assert_null(strstr(text, "inf"));
 }
 
 /* The y of the first mark of a series in a chart, from 0; and where its 0% is. */

@@ -3,7 +3,6 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -14,6 +13,7 @@
 #include <knapformer.h>
 
 #include "fail_alloc.h"
+#include "svg.h"
 
 enum { MOST = 100000 };
 static kf_fit_row row[MOST];
@@ -47,31 +47,6 @@ static char *draw(int64_t n, double step, const char *title) {
   kf_fit fit = make(n, step);
   if (kf_svg_fit(row, n, outlier, &fit, title, &text)) fail_msg("%s", kf_last_error());
   return text;
-}
-
-static int count(const char *text, const char *what) {
-  int n = 0;
-  for (; (text = strstr(text, what)); text += strlen(what)) n++;
-  return n;
-}
-
-/* Every tag is closed, quotes come in pairs, and no number is lost. */
-static void assert_sound(const char *text) {
-  int depth = 0;
-  for (const char *p = text; (p = strchr(p, '<')); p++) {
-    const char *end = strchr(p, '>');
-    assert_non_null(end);
-    assert_null(memchr(p + 1, '<', (size_t)(end - p - 1)));
-    int quotes = 0;
-    for (const char *c = p; c < end; c++) quotes += *c == '"';
-    assert_int_equal(quotes % 2, 0);
-    depth += p[1] == '/' ? -1 : end[-1] == '/' ? 0 : 1;
-    assert_true(depth >= 0);
-  }
-  assert_int_equal(depth, 0);
-  for (const char *p = text; (p = strchr(p, '&')); p++) assert_true(p[1] == '#');
-  assert_null(strstr(text, "nan"));
-  assert_null(strstr(text, "inf"));
 }
 
 /* A point a row, hollow for an outlier, in both plots. */
