@@ -1189,8 +1189,8 @@ KF_API kf_status kf_sampler_set_cost(kf_sampler *sampler, int64_t at, const kf_c
 ** What to go on from, as bytes with a version and a checksum: free() *out. A sampler of the same lengths
 ** and options (but for the cost, which is part of what is saved) that restores it hands out the same
 ** steps from there on. 96 bytes, and 32 for each change of the cost that arranged this epoch anew and for
-** the last one; restoring does all of that again. What is corrupt or belongs to another sampler is refused, and the
-** sampler stays as it was.
+** the last one; restoring does all of that again. What is corrupt or belongs to another sampler is
+** refused, and the sampler stays as it was.
 */
 KF_API kf_status kf_sampler_save(const kf_sampler *sampler, void **out, size_t *n_bytes);
 KF_API kf_status kf_sampler_restore(kf_sampler *sampler, const char *name, const void *data,
