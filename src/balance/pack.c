@@ -18,7 +18,8 @@
 **
 ** The window is indexed by work in 4096 bins, up to the largest that a batch can share, with a bitmap
 ** over them, so that the largest sample below some work is found in a few nanoseconds. Every batch
-** takes the oldest sample, so none waits for more than `window` batches. What is left of the window at the end is dealt evenly (deal.c).
+** takes the oldest sample, so none waits for more than `window` batches. What is left of the window at
+** the end is dealt evenly (deal.c).
 ** On the mix wan: imbalance 0.002 where buckets have 0.2. About 100 ns a sample.
 **
 ** Tried and rejected: the ratio of all that is still to come (in a million samples it hardly moves,
