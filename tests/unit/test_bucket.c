@@ -368,6 +368,10 @@ static void refuses_bad_lengths(void **state) {
   assert_int_equal(kf_bucket_create(&o, good, NULL, -1, &b), KF_EINVAL);
   assert_int_equal(kf_bucket_create(NULL, good, NULL, 1, &b), KF_EINVAL);
   assert_int_equal(kf_bucket_create(&o, good, NULL, 1, NULL), KF_EINVAL);
+  const int64_t several[] = {170000, 5, 190000, 180000}, times[] = {1, 7, 2, 3};
+  assert_int_equal(kf_bucket_create(&o, several, times, 4, &b), KF_EINFEASIBLE);
+  assert_string_equal(kf_last_error(), "6 of 13 samples exceed the 160000 tokens that memory "
+                                       "holds: the longest, sample 2, has 190000");
   const int64_t longest[] = {KF_MAX_LEN}, often[] = {KF_MAX_SEQS};
   o.mem_tokens = KF_MAX_TOKENS;
   assert_int_equal(kf_bucket_create(&o, longest, often, 1, &b), KF_EINVAL);
