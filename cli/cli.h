@@ -79,6 +79,31 @@ int cli_write_file(const char *command, const char *option, const char *path, co
 /* Close stdout and see that all of it was written: a full disk must not look like success. */
 int cli_close_stdout(const char *command);
 
+/* ------------------------------------------------------ configure.c: what a user configures */
+
+/* A key of the configuration that an option gave; value NULL: it did not. */
+typedef struct cli_key {
+  const char *name, *value;
+} cli_key;
+
+typedef struct cli_configuration {
+  const char *file;    /* --config FILE|-; NULL: none */
+  const cli_list *set; /* --set KEY=VALUE */
+  const cli_key *key;
+  int n_keys;
+  bool on_ranks; /* of an MPI launcher: standard input reaches the first one only */
+} cli_configuration;
+
+/* Both return 0, or an exit code after saying what is wrong. */
+int cli_configure(const char *command, const cli_configuration *asked, kf_config *config);
+
+/* The cost of the config's cost_file, where it names one and its cost_model wants it. */
+int cli_read_cost(const char *command, const kf_config *config, int32_t n_ranks, kf_cost *cost,
+                  bool *given);
+
+/* A kf_log_fn: lines on stderr. `user` is the command's name. */
+void cli_log(void *user, kf_log_level level, const char *line);
+
 /* --------------------------------------------------------- environment.c: which rank */
 
 /* What torchrun, mpirun (Open MPI), mpiexec (MPICH, Intel) or srun says of this process. */

@@ -127,42 +127,17 @@ typedef struct job {
   json_t *drift_list;
 } job;
 
-static void log_line(void *user, kf_log_level level, const char *line) {
-  static const char *const word[] = {"info", "error", "warning", "info", "debug"};
-  (void)user;
-  fprintf(stderr, "knapformer sim: %s: %s\n", word[level], line);
-}
-
 /* ------------------------------------------------------------------ texts to structs */
 
 static int read_config(const job *j, kf_config *config) {
   const request *q = j->q;
-  const char *const short_hand[][2] = {{"log_level", q->log_level},
-                                       {"steps_file", q->steps_file},
-                                       {"metrics_file", q->metrics_file},
-                                       {"trace_file", q->trace_file},
-                                       {"state_file", q->state_file}};
-  kf_status status = KF_OK;
-  if (q->config) {
-    bool standard = strcmp(q->config, "-") == 0;
-    char *text = NULL;
-    size_t n_bytes = 0;
-    if (standard && j->comm)
-      return cli_fail(EXIT_MISUSE, name,
-                      "--config: found \"-\", which reaches rank 0 only, expected a file");
-    int code = cli_read_file(name, "--config", q->config, &text, &n_bytes);
-    if (code) return code;
-    status = kf_config_parse(standard ? "standard input" : q->config, text, n_bytes, config);
-    free(text);
-  }
-  for (int i = 0; !status && i < q->set.n; i++) status = kf_config_set(q->set.value[i], config);
-  for (size_t i = 0; !status && i < sizeof short_hand / sizeof *short_hand; i++) {
-    char assignment[KF_MAX_TEXT + 32];
-    if (!short_hand[i][1]) continue;
-    snprintf(assignment, sizeof assignment, "%s=%s", short_hand[i][0], short_hand[i][1]);
-    status = kf_config_set(assignment, config);
-  }
-  return status ? cli_fail_status(status, name, NULL) : 0;
+  const cli_key key[] = {{"log_level", q->log_level},
+                         {"steps_file", q->steps_file},
+                         {"metrics_file", q->metrics_file},
+                         {"trace_file", q->trace_file},
+                         {"state_file", q->state_file}};
+  const cli_configuration asked = {q->config, &q->set, key, sizeof key / sizeof *key, j->comm};
+  return cli_configure(name, &asked, config);
 }
 
 /* The ranks that there are, and do they suit the mix and the configuration? */
@@ -214,30 +189,16 @@ static int read_clock(job *j) {
   return 0;
 }
 
-/* The cost to start from where a file has it. */
-static int read_cost(const kf_config *c, int32_t n_ranks, kf_cost *cost, bool *given) {
-  char *text = NULL;
-  size_t n_bytes = 0;
-  *given = *c->cost_file && c->cost_model != KF_COST_STATIC;
-  if (!*given) return 0;
-  int code = cli_read_file(name, "cost_file", c->cost_file, &text, &n_bytes);
-  if (code) return code;
-  kf_status status = kf_cost_preset(*c->model ? c->model : "flux", c->cluster, n_ranks,
-                                    c->gamma > 0 ? c->gamma : 0.4, cost);
-  if (!status) status = kf_fit_load(c->cost_file, text, n_bytes, cost);
-  free(text);
-  return status ? cli_fail_status(status, name, "cost_file") : 0;
-}
-
 static int make_scheduler(job *j) {
   kf_cost cost;
   bool given;
-  int code = read_cost(&j->config, j->n_ranks, &cost, &given);
+  int code = cli_read_cost(name, &j->config, j->n_ranks, &cost, &given);
   if (code) return code;
   kf_scheduler_options options = {.n_ranks = j->n_ranks,
                                   .config = &j->config,
                                   .cost = given ? &cost : NULL,
-                                  .log = j->rank == 0 ? log_line : NULL};
+                                  .log = j->rank == 0 ? cli_log : NULL,
+                                  .log_user = (void *)name};
   kf_status status = kf_scheduler_create(&options, &j->scheduler);
   if (status) return cli_fail_status(status, name, NULL);
   if ((code = cli_restore_state(name, &j->config, j->scheduler))) return code;
