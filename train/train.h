@@ -322,6 +322,11 @@ typedef struct train_result {
 /* Train on the samples of step `step`. Collective. What is in *out lives until the job's next step. */
 kf_status train_run_step(train_job *job, train_way *way, int64_t step, train_result *out);
 
+/* How far two ways that began alike have come apart: the L2 norm of the difference of their
+** parameters over that of what the first has changed since the start. Needs another block of
+** parameters for the while. */
+kf_status train_way_difference(const train_way *a, const train_way *b, double *out);
+
 /* Have all ranks the same parameters, bit for bit? They must. Collective. */
 kf_status train_check_ranks(train_job *job, const train_way *way);
 
