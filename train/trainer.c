@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+** One step of training on ranks.
+**
+**     schedule   lengths and last times are gathered, every rank makes the same plan
+**     route      rows of 88 bytes go where they are computed: values, word, position, time, class
+**     forward    embedding, blocks, predictions of 16 values a row
+**     reverse    predictions go home
+**     loss       at home, where the targets are
+**     route      gradients of the predictions go where the rows are
+**     backward   gradients of all parameters
+**     reduce     summed over ranks, scaled by the number of values of all ranks
+**     update     the same on every rank
+**
+** Tokens are embedded where they are computed, not at home: so a row travels as 88 bytes instead of
+** 4 d, nothing of the embedding's gradient travels at all, and routing takes less than a thousandth of
+** a step. That is why it does not run beside the computation: there is nothing to hide.
+**
+** Ranks that wait for others do so at a barrier of its own before each exchange, so that waiting and
+** moving are told apart: a rank's busy time is what the scheduler learns from.
+*/
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "job.h"
+
+/* ---------------------------------------------------------------------- the object */
+
+kf_status train_reserve(train_buffer *b, int64_t n_bytes, const char *what) {
+  char sentence[160];
+  if (n_bytes <= b->cap_bytes && b->data) return KF_OK;
+  int64_t room = (n_bytes + n_bytes / 8) / 64 * 64 + 64;
+  free(b->data);
+  b->data = aligned_alloc(64, (size_t)room);
+  b->cap_bytes = b->data ? room : 0;
+  if (b->data) return KF_OK;
+  snprintf(sentence, sizeof sentence, "out of memory: %" PRId64 " bytes for %s", room, what);
+  return kf_fail(KF_ENOMEM, sentence);
+}
+
+static void set_defaults(train_options *o) {
+  if (!(o->lr > 0)) o->lr = 1e-3;
+  if (o->warmup == 0) o->warmup = 10;
+  if (!(o->weight_decay > 0)) o->weight_decay = 0.01;
+  if (!(o->clip_norm > 0)) o->clip_norm = 1;
+  if (!(o->ema_decay > 0)) o->ema_decay = 0.999;
+}
+
+kf_status train_job_create(const train_options *options, train_job **out) {
+  kf_status status;
+  train_job *job = calloc(1, sizeof *job);
+  if (!job) return kf_fail(KF_ENOMEM, "out of memory: a training job");
+  job->o = *options;
+  set_defaults(&job->o);
+  job->rank = job->o.data.rank = kf_comm_rank(options->comm);
+  job->n_ranks = job->o.data.n_ranks = kf_comm_size(options->comm);
+  train_net_options net = {options->model, options->isa, options->keep_bytes};
+  if ((status = train_params_of(&options->model, &job->params))) goto fail;
+  if ((status = train_net_create(&net, &job->net))) goto fail;
+  if ((status = train_data_create(&job->o.data, &job->data))) goto fail;
+  job->pw = train_pointwise_of(options->isa);
+  size_t n = (size_t)job->n_ranks;
+  job->grads = aligned_alloc(64, (size_t)job->params.n_floats * sizeof(float));
+  job->note = malloc(n * sizeof *job->note);
+  job->counters = malloc(n * sizeof *job->counters);
+  job->busy_s = malloc(n * sizeof *job->busy_s);
+  if (!job->grads || !job->note || !job->counters || !job->busy_s) {
+    status = kf_fail(KF_ENOMEM, "out of memory: the gradients of a training job");
+    goto fail;
+  }
+  *out = job;
+  return KF_OK;
+
+fail:
+  train_job_free(job);
+  return status;
+}
+
+void train_job_free(train_job *job) {
+  if (!job) return;
+  train_data_free(job->data);
+  train_net_free(job->net);
+  free(job->grads);
+  free(job->row.data), free(job->prediction.data), free(job->gradient.data);
+  free(job->home.data), free(job->seq_off.data);
+  free(job->note);
+  free(job->counters);
+  free(job->busy_s);
+  free(job);
+}
+
+train_data *train_job_data(train_job *job) { return job->data; }
+const train_params *train_job_params(const train_job *job) { return &job->params; }
+const float *train_job_grads(const train_job *job) { return job->grads; }
+
+/* ------------------------------------------------------------------------ the step */
+
+/* What is under way on this rank. */
+typedef struct passage {
+  train_job *job;
+  train_way *way;
+  train_batch batch;
+  const kf_plan *plan;
+  train_pack pack;
+  train_clock clock;
+  double sum[2]; /* squared errors; values that count. Of this rank, then of all */
+} passage;
+
+enum { VALUE_BYTES = TRAIN_VALUES * sizeof(float) };
+
+static kf_status meet(passage *p) {
+  train_clock_lap(&p->clock, TRAIN_PHASE_COMPUTE);
+  kf_status status = kf_comm_barrier(p->job->o.comm);
+  train_clock_lap(&p->clock, TRAIN_PHASE_WAIT);
+  return status;
+}
+
+/* Does any row leave its home? Then all ranks exchange. */
+static bool routes(const kf_plan *plan) { return plan->route_off[plan->n_ranks] > 0; }
+
+static kf_status schedule(passage *p) {
+  kf_rank_batch mine = {
+    .n_seqs = p->batch.n_seqs, .len = p->batch.len, .profile = p->batch.profile};
+  kf_status status = kf_step_schedule(p->way->step, p->way->scheduler, &mine, NULL, &p->plan);
+  train_clock_lap(&p->clock, TRAIN_PHASE_PLAN);
+  return status;
+}
+
+/* The sequences, and parts of sequences, whose rows this rank holds. */
+static kf_status list_sequences(passage *p) {
+  const kf_plan *plan = p->plan;
+  train_job *job = p->job;
+  int64_t first = plan->hold_off[job->rank], end = plan->hold_off[job->rank + 1], n = 0, at = 0;
+  kf_status status = train_reserve(&job->seq_off, (end - first + 1) * 8, "a step's sequences");
+  if (status) return status;
+  int64_t *off = job->seq_off.data;
+  for (int64_t i = first; i < end; i++) {
+    int64_t length = plan->chunk[plan->hold[i]].length;
+    if (length == 0) continue;
+    off[n++] = at;
+    at += length;
+  }
+  off[n] = at;
+  p->pack = (train_pack){.n_rows = at,
+                         .n_seqs = n,
+                         .row = job->row.data,
+                         .seq_off = off,
+                         .comm = job->o.comm,
+                         .plan = plan,
+                         .clock = &p->clock};
+  return KF_OK;
+}
+
+static kf_status reserve(passage *p) {
+  train_job *job = p->job;
+  int64_t held = p->plan->hold_rows[job->rank];
+  kf_status status = train_reserve(&job->row, held * (int64_t)sizeof(train_row), "held rows");
+  if (!status) status = train_reserve(&job->prediction, held * VALUE_BYTES, "predictions");
+  if (!status) status = train_reserve(&job->gradient, held * VALUE_BYTES, "their gradients");
+  if (!status) status = train_reserve(&job->home, p->batch.n_rows * VALUE_BYTES, "predictions");
+  return status;
+}
+
+/* Squared errors of what came home; predictions become their gradients. */
+static void make_loss(passage *p) {
+  float *home = p->job->home.data;
+  const train_batch *b = &p->batch;
+  double sum = 0;
+  for (int64_t i = 0; i < b->n_rows; i++) {
+    float *row = home + i * TRAIN_VALUES;
+    const float *target = b->target + i * TRAIN_VALUES;
+    for (int64_t j = 0; j < TRAIN_VALUES; j++) {
+      float error = b->row[i].word < 0 ? row[j] - target[j] : 0; /* text predicts nothing */
+      sum += (double)error * error;
+      row[j] = 2 * error;
+    }
+  }
+  p->sum[0] = sum;
+  p->sum[1] = (double)(b->n_visual * TRAIN_VALUES);
+}
+
+static kf_tensor rows_of(const train_buffer *b, int64_t n_rows, int64_t row_bytes) {
+  return (kf_tensor){b->data, n_rows, row_bytes, 0};
+}
+
+static kf_status forward_and_back(passage *p) {
+  train_job *job = p->job;
+  int64_t n_home = p->batch.n_rows, n_held = p->pack.n_rows;
+  kf_tensor home = {(void *)p->batch.row, n_home, sizeof(train_row), 0};
+  kf_tensor held = rows_of(&job->row, n_held, sizeof(train_row));
+  kf_tensor prediction = rows_of(&job->prediction, n_held, VALUE_BYTES);
+  kf_tensor gradient = rows_of(&job->gradient, n_held, VALUE_BYTES);
+  kf_tensor result = rows_of(&job->home, n_home, VALUE_BYTES);
+  kf_comm *comm = job->o.comm;
+  kf_status status;
+  if ((status = kf_route_forward(comm, p->plan, 1, &home, &held))) return status;
+  train_clock_lap(&p->clock, TRAIN_PHASE_MOVE);
+  status = train_net_forward(job->net, p->way->p, &p->pack, job->prediction.data);
+  if (status) return status;
+  if (routes(p->plan) && (status = meet(p))) return status;
+  if ((status = kf_route_reverse(comm, p->plan, 1, &prediction, &result))) return status;
+  train_clock_lap(&p->clock, TRAIN_PHASE_MOVE);
+  make_loss(p);
+  if (routes(p->plan) && (status = meet(p))) return status;
+  if ((status = kf_route_forward(comm, p->plan, 1, &result, &gradient))) return status;
+  train_clock_lap(&p->clock, TRAIN_PHASE_MOVE);
+  return train_net_backward(job->net, p->way->p, &p->pack, job->gradient.data, job->grads);
+}
+
+/* The sum over ranks, and the update. */
+static kf_status reduce_and_update(passage *p, train_result *out) {
+  train_job *job = p->job;
+  kf_comm *comm = job->o.comm;
+  kf_status status;
+  if ((status = meet(p))) return status;
+  status = kf_comm_reduce(comm, KF_SUM, KF_F64, 2, p->sum);
+  if (status) return status;
+  status = kf_comm_reduce(comm, KF_SUM, KF_F32, job->params.n_floats, job->grads);
+  if (status) return status;
+  train_clock_lap(&p->clock, TRAIN_PHASE_MOVE);
+  double scale = p->sum[1] > 0 ? 1 / p->sum[1] : 0;
+  out->loss = p->sum[0] * scale;
+  out->grad_norm = train_way_update(p->way, scale);
+  train_clock_lap(&p->clock, TRAIN_PHASE_COMPUTE);
+  return KF_OK;
+}
+
+/* ------------------------------------------------------------------------ the figures */
+
+static kf_counters count(const passage *p) {
+  const train_clock *c = &p->clock;
+  struct rusage usage;
+  long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+  getrusage(RUSAGE_SELF, &usage);
+  int64_t samples = 0;
+  for (int64_t i = p->plan->hold_off[p->job->rank]; i < p->plan->hold_off[p->job->rank + 1]; i++)
+    samples += p->plan->chunk[p->plan->hold[i]].offset == 0; /* who has the first row counts it */
+  return (kf_counters){.memory_bytes = (int64_t)usage.ru_maxrss * 1024,
+                       .memory_limit_bytes = (int64_t)pages * page,
+                       .tokens = p->pack.n_rows,
+                       .samples = samples,
+                       .plan_s = c->cpu_s[TRAIN_PHASE_PLAN],
+                       .route_s = c->cpu_s[TRAIN_PHASE_MOVE],
+                       .compute_s = c->cpu_s[TRAIN_PHASE_COMPUTE],
+                       .wait_s = c->wall_s[TRAIN_PHASE_WAIT]};
+}
+
+/* All ranks' times, and the scheduler's share of them. */
+static kf_status tell(passage *p, train_result *out) {
+  train_job *job = p->job;
+  train_note mine = {.busy_s = train_clock_busy(&p->clock),
+                     .step_s = train_clock_wall(&p->clock),
+                     .counters = count(p)};
+  kf_status status =
+    kf_scheduler_update_stats(p->way->scheduler, job->rank, mine.busy_s, &mine.counters);
+  if (status) return status;
+  status = kf_comm_gather(job->o.comm, &mine, sizeof mine, job->note);
+  if (status) return status;
+  out->step_s = 0;
+  for (int32_t r = 0; r < job->n_ranks; r++) {
+    job->counters[r] = job->note[r].counters;
+    job->busy_s[r] = job->note[r].busy_s;
+    if (job->note[r].step_s > out->step_s) out->step_s = job->note[r].step_s;
+  }
+  out->counters = job->counters;
+  out->busy_s = job->busy_s;
+  out->n_tokens = p->plan->figures.tokens;
+  out->plan = p->plan;
+  return KF_OK;
+}
+
+kf_status train_run_step(train_job *job, train_way *way, int64_t step, train_result *out) {
+  passage p = {.job = job, .way = way};
+  train_result result = {.step = step};
+  kf_status status;
+  if ((status = train_data_step(job->data, step, &p.batch))) return status;
+  if ((status = kf_comm_barrier(job->o.comm))) return status; /* all begin at once */
+  train_clock_start(&p.clock);
+  if ((status = schedule(&p))) return status;
+  if ((status = reserve(&p))) return status;
+  if ((status = list_sequences(&p))) return status;
+  if ((status = forward_and_back(&p))) return status;
+  if ((status = reduce_and_update(&p, &result))) return status;
+  if ((status = tell(&p, &result))) return status;
+  *out = result;
+  return KF_OK;
+}

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One way of training: parameters, AdamW with clipping and averaging, and the scheduler. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "job.h"
+
+static kf_status make_scheduler(train_way *way, const train_way_options *o) {
+  if (o->config)
+    way->config = *o->config;
+  else
+    snprintf(way->config.bag_size, sizeof way->config.bag_size, "g1n1"); /* all stay at home */
+  kf_scheduler_options options = {.n_ranks = way->job->n_ranks,
+                                  .config = &way->config,
+                                  .cost = o->cost,
+                                  .log = o->log,
+                                  .log_user = o->log_user};
+  return kf_scheduler_create(&options, &way->scheduler);
+}
+
+kf_status train_way_create(train_job *job, const train_way_options *o, train_way **out) {
+  size_t n = (size_t)job->params.n_floats;
+  kf_status status;
+  train_way *way = calloc(1, sizeof *way);
+  if (!way) return kf_fail(KF_ENOMEM, "out of memory: a way of training");
+  way->job = job;
+  way->balanced = o->config != NULL;
+  if ((status = make_scheduler(way, o))) goto fail;
+  way->block = aligned_alloc(64, 4 * n * sizeof(float));
+  if (!way->block) {
+    char sentence[120];
+    snprintf(sentence, sizeof sentence, "out of memory: %zu bytes for parameters and their moments",
+             4 * n * sizeof(float));
+    status = kf_fail(KF_ENOMEM, sentence);
+    goto fail;
+  }
+  way->p = way->block;
+  way->m = way->p + n;
+  way->v = way->m + n;
+  way->ema = way->v + n;
+  train_params_init(&job->params, job->o.seed, way->p);
+  memset(way->m, 0, 2 * n * sizeof(float));
+  memcpy(way->ema, way->p, n * sizeof(float));
+  if ((status = kf_step_create(job->o.comm, 0, &way->step))) goto fail;
+  *out = way;
+  return KF_OK;
+
+fail:
+  train_way_free(way);
+  return status;
+}
+
+void train_way_free(train_way *way) {
+  if (!way) return;
+  kf_step_free(way->step);
+  kf_scheduler_free(way->scheduler);
+  free(way->block);
+  free(way);
+}
+
+kf_scheduler *train_way_scheduler(train_way *way) { return way->scheduler; }
+kf_step *train_way_step(train_way *way) { return way->step; }
+float *train_way_params(train_way *way) { return way->p; }
+
+double train_way_update(train_way *way, double grad_scale) {
+  const train_job *job = way->job;
+  const train_options *o = &job->o;
+  double t = (double)++way->n_updates;
+  double norm = sqrt(job->pw->sum_squares(job->grads, job->params.n_floats)) * grad_scale;
+  double clip = norm > o->clip_norm ? o->clip_norm / norm : 1; /* a NaN stays one */
+  double ramp = t < (double)o->warmup ? t / (double)o->warmup : 1;
+  const double beta1 = 0.9, beta2 = 0.99;
+  train_adamw a = {.lr = (float)(o->lr * ramp),
+                   .beta1 = (float)beta1,
+                   .beta2 = (float)beta2,
+                   .eps = 1e-8f,
+                   .ema_decay = (float)fmin(o->ema_decay, t / (t + 10)), /* follows at first */
+                   .grad_scale = (float)(grad_scale * clip),
+                   .correction1 = (float)(1 - pow(beta1, t)),
+                   .correction2 = (float)(1 - pow(beta2, t))};
+  for (int id = 0; id < TRAIN_N_TENSORS; id++) {
+    const train_tensor *tensor = &job->params.tensor[id];
+    int64_t at = tensor->offset;
+    a.weight_decay = train_tensor_decays(id) ? (float)o->weight_decay : 0;
+    job->pw->adamw(&a, train_tensor_size(tensor), job->grads + at, way->p + at, way->m + at,
+                   way->v + at, way->ema + at);
+  }
+  return norm;
+}
+
+kf_status train_way_difference(const train_way *a, const train_way *b, double *out) {
+  const train_job *job = a->job;
+  int64_t n = job->params.n_floats;
+  double apart = 0, change = 0;
+  float *start = malloc((size_t)n * sizeof *start);
+  if (!start) return kf_fail(KF_ENOMEM, "out of memory: the first parameters, to compare with");
+  train_params_init(&job->params, job->o.seed, start);
+  for (int64_t i = 0; i < n; i++) {
+    double from_b = (double)a->p[i] - b->p[i], from_start = (double)a->p[i] - start[i];
+    apart += from_b * from_b;
+    change += from_start * from_start;
+  }
+  free(start);
+  *out = change > 0 ? sqrt(apart / change) : 0;
+  return KF_OK;
+}
+
+/* FNV-1a over words: what differs in a bit differs in this. */
+static int64_t hash_of(const float *p, int64_t n) {
+  uint64_t h = 0xcbf29ce484222325u;
+  for (int64_t i = 0; i < n; i++) {
+    uint32_t bits;
+    memcpy(&bits, &p[i], sizeof bits);
+    h = (h ^ bits) * 0x100000001b3u;
+  }
+  return (int64_t)(h >> 1);
+}
+
+kf_status train_check_ranks(train_job *job, const train_way *way) {
+  int64_t mine = hash_of(way->p, job->params.n_floats);
+  int64_t all[2] = {mine, -mine}; /* the largest and, negated, the smallest */
+  kf_status status = kf_comm_reduce(job->o.comm, KF_MAX, KF_I64, 2, all);
+  if (status || all[0] == -all[1]) return status;
+  return kf_fail(KF_EMISMATCH,
+                 "ranks hold different parameters, expected the same bits on all: do they run on "
+                 "machines with different instructions?");
+}
