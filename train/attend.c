@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** Attention of a block. Where no sequence of the step is split, q, k and v are read where the matrix
-** product left them. Where one is, all ranks exchange: rows with all heads become whole sequences of
-** this rank's heads, and back (Ulysses). Every rank makes the same calls, also one that has no rows.
+** Attention of a block. Where no sequence of the step is split, q, k and v are read where the
+** matrix product left them. Where one is, all ranks exchange: rows with all heads become whole
+** sequences of this rank's heads, and back (Ulysses). Every rank makes the same calls, also one
+** that has no rows.
 */
 #include "net.h"
 

@@ -7,8 +7,8 @@
 **     site 2l+1    x1 = x0 + gate u0               y = LN(x1) (1 + scale) + shift
 **     MLP          h = y Wfc1, u1 = gelu(h) Wfc2
 **
-** The MLP goes by tiles of rows, so that gelu(h) and its gradient need no memory of their own and are
-** still in cache when the next product reads them.
+** The MLP goes by tiles of rows, so that gelu(h) and its gradient need no memory of their own and
+** are still in cache when the next product reads them.
 */
 #include "net.h"
 

@@ -49,8 +49,8 @@ struct train_way {
   int64_t n_updates;
 };
 
-/* AdamW with gradients that are sums over all ranks' values: `grad_scale` makes them means, and they
-** are clipped. Returns the norm before that. */
+/* AdamW with gradients that are sums over all ranks' values: `grad_scale` makes them means, and
+** they are clipped. Returns the norm before that. */
 double train_way_update(train_way *way, double grad_scale);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** The cost that the first plans are made with, from this machine: one block of the model is timed on
-** sequences of several lengths, forward and backward, and links by sending a megabyte around. It takes
-** about a second. The scheduler learns from there; a plan made with FLOP/s of another machine would weigh
-** moving against computing wrongly until it has.
+** The cost that the first plans are made with, from this machine: one block of the model is timed
+** on sequences of several lengths, forward and backward, and links by sending a megabyte around. It
+** takes about a second. The scheduler learns from there; a plan made with FLOP/s of another machine
+** would weigh moving against computing wrongly until it has.
 */
 #include <math.h>
 #include <stdlib.h>

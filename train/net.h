@@ -7,13 +7,13 @@
 **
 **     x[0] (T, d)   the residual stream before attention     qkv (T, 3 d)  after RoPE
 **     o    (T, d)   attention's output     u[0] (T, d)   its projection
-**     x[1] (T, d)   the stream before the MLP     h (T, 4 d), u[1] (T, d)  the MLP's inside and output
+**     x[1] (T, d)   the stream before the MLP     h (T, 4 d), u[1] (T, d)  its inside and output
 **
-** h and u[1] are more than a third of that. Where it becomes too much they are not kept, but computed
-** again from x[1] (net.n_kept). What LayerNorm-Modulate puts out is never kept: making it again from x
-** costs one pass over memory. A place where the stream is normed is a site: 2 l before the attention of
-** block l, 2 l + 1 before its MLP, 2 L before the last product. A site adds what the branch before it
-** has put out, gated, to the stream of the site before: one fused kernel.
+** h and u[1] are more than a third of that. Where it becomes too much they are not kept, but
+** computed again from x[1] (net.n_kept). What LayerNorm-Modulate puts out is never kept: making it
+** again from x costs one pass over memory. A place where the stream is normed is a site: 2 l before
+** the attention of block l, 2 l + 1 before its MLP, 2 L before the last product. A site adds what
+** the branch before it has put out, gated, to the stream of the site before: one fused kernel.
 */
 #ifndef TRAIN_NET_H
 #define TRAIN_NET_H
@@ -104,8 +104,8 @@ void train_condition_forward(train_net *net);
 void train_condition_backward(train_net *net, float *grads);
 void train_angles(train_net *net); /* cos_sin */
 
-/* block.c: one layer. Backward begins and ends with the gradient of the stream in dx and that of the
-** branch before in du. */
+/* block.c: one layer. Backward begins and ends with the gradient of the stream in dx and that of
+** the branch before in du. */
 kf_status train_site_forward(train_net *net, int64_t site);
 kf_status train_site_remake(train_net *net, int64_t site); /* y alone, from the x that was kept */
 kf_status train_site_backward(train_net *net, int64_t site);

@@ -3,13 +3,13 @@
 ** The native trainer: a Diffusion Transformer on ranks, in plain C. It knows the public header and
 ** BLAS; the program's `train` command is its one user beside the tests. In the order of the data:
 **
-**     mix --data--> rows at home --route--> rows where they are computed --net--> predictions --reverse-->
-**     home: loss --route--> net backward --gradients of all ranks--> adamw --> parameters
+**     mix --data--> rows at home --route--> rows where they are computed --net--> predictions
+**     --reverse--> home: loss --route--> net backward --gradients of all ranks--> adamw --> parameters
 **
 **   scene.c      moving shapes and textures, drawn on the spot: one sample
 **   data.c       the samples of a step, by rank: rows of tokens, what to predict
 **   params.c     the model's tensors in one block of floats: names, shapes, first values
-**   pointwise*.c what lies between matrix products: bias, GELU, RoPE, AdamW, once per instruction set
+**   pointwise*.c between matrix products: bias, GELU, RoPE, AdamW, once per instruction set
 **   embed.c      patches, words, time and class become vectors; vectors become predictions
 **   block.c      one adaLN-Zero block, forward and backward
 **   attend.c     attention of a block's rows, whole or split over ranks
@@ -72,9 +72,9 @@ typedef struct train_data_options {
 
 /*
 ** A mix as training data. On as many ranks as the mix has or more, samples live where the mix has
-** them. On fewer, sample j of m goes to rank floor(j * n_ranks / m): what a sample is depends on its
-** number in the mix, the seed and the step, never on its rank, so that runs on different numbers of
-** ranks see the same samples.
+** them. On fewer, sample j of m goes to rank floor(j * n_ranks / m): what a sample is depends on
+** its number in the mix, the seed and the step, never on its rank, so that runs on different
+** numbers of ranks see the same samples.
 */
 kf_status train_data_create(const train_data_options *options, train_data **out);
 void train_data_free(train_data *data);
@@ -95,8 +95,8 @@ typedef struct train_scene {
   uint64_t seed;                 /* decides everything else */
 } train_scene;
 
-/* What a sample's visual rows show, before noise. Latent frames become fewer with the cube root of the
-** scale, and frames are about square: of their last tokens some may be missing. */
+/* What a sample's visual rows show, before noise. Latent frames become fewer with the cube root of
+** the scale, and frames are about square: of their last tokens some may be missing. */
 train_scene train_data_scene(const train_data *data, int64_t step, int64_t sample);
 
 /* The patches of the first n tokens, in the order of frame, y, x: out (n, TRAIN_VALUES), each
@@ -118,18 +118,18 @@ typedef enum train_tensor_id {
   TRAIN_TIME2_W, /* (d, d) */
   TRAIN_TIME2_B, /* (d) */
   TRAIN_LABEL,   /* (TRAIN_LABELS + 1, d) */
-  TRAIN_MOD_W, /* (6 L + 2, d, d): shift, scale, gate of attention, shift, scale, gate of the MLP, */
-  TRAIN_MOD_B,  /* (6 L + 2, d)     for each block; then shift and scale before the last product */
-  TRAIN_QKV_W,  /* (L, 3 d, d) */
-  TRAIN_QKV_B,  /* (L, 3 d) */
-  TRAIN_PROJ_W, /* (L, d, d) */
-  TRAIN_PROJ_B, /* (L, d) */
-  TRAIN_FC1_W,  /* (L, 4 d, d) */
-  TRAIN_FC1_B,  /* (L, 4 d) */
-  TRAIN_FC2_W,  /* (L, d, 4 d) */
-  TRAIN_FC2_B,  /* (L, d) */
-  TRAIN_OUT_W,  /* (TRAIN_VALUES, d) */
-  TRAIN_OUT_B,  /* (TRAIN_VALUES) */
+  TRAIN_MOD_W,   /* (6 L + 2, d, d) shift, scale, gate of attention and the same of the MLP, */
+  TRAIN_MOD_B,   /* (6 L + 2, d)     for each block; then shift and scale before the last product */
+  TRAIN_QKV_W,   /* (L, 3 d, d) */
+  TRAIN_QKV_B,   /* (L, 3 d) */
+  TRAIN_PROJ_W,  /* (L, d, d) */
+  TRAIN_PROJ_B,  /* (L, d) */
+  TRAIN_FC1_W,   /* (L, 4 d, d) */
+  TRAIN_FC1_B,   /* (L, 4 d) */
+  TRAIN_FC2_W,   /* (L, d, 4 d) */
+  TRAIN_FC2_B,   /* (L, d) */
+  TRAIN_OUT_W,   /* (TRAIN_VALUES, d) */
+  TRAIN_OUT_B,   /* (TRAIN_VALUES) */
   TRAIN_N_TENSORS
 } train_tensor_id;
 
@@ -154,8 +154,8 @@ kf_status train_params_of(const kf_model *model, train_params *out);
 
 int64_t train_tensor_size(const train_tensor *tensor);
 
-/* First values: linear maps as Xavier has it, embeddings of deviation 0.02, what makes a block begin
-** as the identity (adaLN-Zero) and biases 0. What lies between tensors is 0. */
+/* First values: linear maps as Xavier has it, embeddings of deviation 0.02, what makes a block
+** begin as the identity (adaLN-Zero) and biases 0. What lies between tensors is 0. */
 void train_params_init(const train_params *params, uint64_t seed, float *block);
 
 /* Does weight decay reach a tensor (train_tensor_id)? Linear maps only: no bias, no embedding. */
@@ -180,8 +180,9 @@ typedef struct train_pointwise {
   /* out (cols) += the sum of all rows. */
   void (*add_rows)(const float *x, int64_t rows, int64_t cols, float *out);
   /* Each row: heads * head_dim floats, `stride` floats from one row to the next. Of each head the
-  ** first half a and the second half b become a cos - b sin, b cos + a sin; cos_sin (rows, head_dim):
-  ** the cosines, then the sines, of a row. `back`: the other way, which is also its gradient. */
+  ** first half a and the second half b become a cos - b sin, b cos + a sin; cos_sin (rows,
+  ** head_dim): the cosines, then the sines, of a row. `back`: the other way, which is also its
+  ** gradient. */
   void (*rope)(float *x, const float *cos_sin, int64_t rows, int64_t heads, int64_t head_dim,
                int64_t stride, bool back);
   double (*sum_squares)(const float *x, int64_t n);
@@ -240,8 +241,8 @@ typedef struct train_net_options {
 kf_status train_net_create(const train_net_options *options, train_net **out);
 void train_net_free(train_net *net);
 
-/* Predictions (n_rows, TRAIN_VALUES) of a pack; what backward needs is kept. Collective where the plan
-** splits a sequence. */
+/* Predictions (n_rows, TRAIN_VALUES) of a pack; what backward needs is kept. Collective where the
+** plan splits a sequence. */
 kf_status train_net_forward(train_net *net, const float *params, const train_pack *pack,
                             float *prediction);
 
@@ -258,9 +259,9 @@ double train_net_flops(const kf_model *model, int64_t len);
 
 /* ------------------------------------------------------------------------- measure.c */
 
-/* What this machine takes for a model: seconds a token and a token squared from timing one block, and
-** bytes a second and latency of its ranks. Collective; the same on all ranks. `cost` comes in with what
-** is known of model and cluster; the links are measured only where `links`. */
+/* What this machine takes for a model: seconds a token and a token squared from timing one block,
+** and bytes a second and latency of its ranks. Collective; the same on all ranks. `cost` comes in
+** with what is known of model and cluster; the links are measured only where `links`. */
 kf_status train_measure(kf_comm *comm, const kf_model *model, kf_isa isa, bool links,
                         kf_cost *cost);
 
@@ -319,7 +320,8 @@ typedef struct train_result {
   const kf_plan *plan;         /* until the way's next step */
 } train_result;
 
-/* Train on the samples of step `step`. Collective. What is in *out lives until the job's next step. */
+/* Train on the samples of step `step`. Collective. What is in *out lives until the job's next step.
+** */
 kf_status train_run_step(train_job *job, train_way *way, int64_t step, train_result *out);
 
 /* How far two ways that began alike have come apart: the L2 norm of the difference of their
