@@ -32,6 +32,7 @@
 **  17. watch     metrics, log, trace
 **  18. bucket    how many samples of a length make a batch, under a memory and a compute limit
 **  19. sampler   an epoch's batches, the same on every rank without a word between them
+**  20. report    a training run, or the same one without and with the balancer, as one HTML page
 **
 ** The shortest program that plans a step (every call returns a kf_status, and what is created is
 ** freed by kf_planner_free and kf_batch_free):
@@ -1230,6 +1231,48 @@ typedef struct kf_bucket_panel {
 ** free() it. `title` may be NULL. */
 KF_API kf_status kf_svg_buckets(const kf_bucket_panel *panel, int32_t n_panels, const char *title,
                                 char **out);
+
+/* ------------------------------------------------------------------ 20. report */
+
+/* One way to train: all its steps, as they were measured. Seconds are 0 to 1e9. */
+typedef struct kf_run {
+  const char *name; /* "without", "with knapformer" */
+  int64_t n_steps;
+  const int64_t *step;         /* (n_steps) rising numbers, 0 to 2^52; NULL: 0, 1, 2 .. */
+  const double *step_s;        /* (n_steps) from its begin to its end */
+  const double *loss;          /* (n_steps) left out where no number of up to 1e12; NULL: none */
+  const kf_counters *counters; /* (n_steps, n_ranks) its seconds; busy are plan, route, compute */
+} kf_run;
+
+/* A line of the table at the top: "model", "DiT-S". */
+typedef struct kf_report_fact {
+  const char *name, *value;
+} kf_report_fact;
+
+typedef struct kf_report {
+  const char *title; /* NULL: "Training run" */
+  int32_t n_ranks;
+  int32_t n_runs; /* 1, or 2: then the first is the one without the balancer, and what both did in
+                     steps of the same number is compared */
+  const kf_run *run;
+  int32_t n_facts;
+  const kf_report_fact *fact;
+  int64_t n_points;
+  const double *predicted_s; /* (n_points) how long a rank was expected to be busy in a step, */
+  const double *measured_s;  /* and how long it was: how well the cost model fits */
+  const kf_plan *plan;       /* to draw the routing of, proved by kf_plan_check; NULL: none */
+  const kf_batch *batch;     /* that the plan was made of */
+} kf_report;
+
+/*
+** The page: what the balancer brought, in words and as pictures, in sections `timeline`,
+** `imbalance`, `loss`, `fit` and `routing`; what was not measured is said to be missing.
+** Self-contained: it has no script, asks for nothing from outside and forbids itself to, is light or
+** dark as the reader's screen is. All texts are escaped. Below 1 MB whatever is drawn: many steps,
+** ranks, points or sequences are picked or drawn together, and the page says how. *out is
+** 0-terminated; free() it.
+*/
+KF_API kf_status kf_report_html(const kf_report *report, char **out);
 
 #ifdef __cplusplus
 }
