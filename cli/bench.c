@@ -18,6 +18,7 @@ static const struct {
   {"plan", "the planner, against qsort of as many doubles", bench_plan},
   {"route", "moving tokens, against bare MPI and memcpy", bench_route},
   {"scheduler", "learning, against planning; and how well it predicts", bench_scheduler},
+  {"train", "whole training steps, against sgemm with as many FLOPs", bench_train},
 };
 
 enum { N_BENCHES = sizeof benches / sizeof *benches };

@@ -50,5 +50,6 @@ int bench_bucket(char **argv);
 int bench_plan(char **argv);
 int bench_route(char **argv);
 int bench_scheduler(char **argv);
+int bench_train(char **argv);
 
 #endif

@@ -124,6 +124,9 @@ bool cli_mpi_rank(void);
 /* Is this process a rank that an MPI launcher (mpirun, mpiexec, srun) has started? */
 bool cli_launched(void);
 
+/* Was it built with an MPI whose launcher can start ranks? */
+bool cli_can_launch(void);
+
 /* Start this program again as n ranks, with the command and its arguments, in place of this
 ** process; also as root, and with more ranks than cores. Returns only if that failed: an exit code,
 ** after saying why. */
@@ -189,6 +192,7 @@ int cli_bucket(char **argv);
 int cli_bench(char **argv);
 int cli_config(char **argv);
 int cli_sim(char **argv);
+int cli_train(char **argv);
 
 /* Wall time, for what the commands report. */
 double cli_now_us(void);

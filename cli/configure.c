@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The configuration as commands take it: a YAML file, then --set, then options that are keys too. */
+/* The configuration as commands take it: a YAML file, then --set, then options that are keys too.
+** */
 #include "cli.h"
 
 #include <stdlib.h>

@@ -18,6 +18,8 @@
 static const char own_mark[] = "KNAPFORMER_LAUNCHED";
 
 /* PMIX_RANK: prun, which says no more than that. */
+bool cli_can_launch(void) { return true; }
+
 bool cli_launched(void) { return getenv(own_mark) || getenv("PMIX_RANK") || cli_mpi_rank(); }
 
 /* Open MPI refuses root, and more ranks than cores; and it must not bind those to a core each.
@@ -58,6 +60,8 @@ int cli_launch(const char *command, int32_t n_ranks, char **argv) {
 }
 
 #else
+
+bool cli_can_launch(void) { return false; }
 
 bool cli_launched(void) { return false; }
 

@@ -10,6 +10,7 @@ static const char help[] =
   "\n"
   "usage: knapformer COMMAND [OPTIONS]\n"
   "\n"
+  "  train   train a Diffusion Transformer, with and without the balancer\n"
   "  plan    balance one step and show who computes what\n"
   "  fit     turn measured times into the coefficients of a cost\n"
   "  bucket  size batches by memory and compute, and compare the rules\n"
@@ -24,8 +25,9 @@ static const char help[] =
 static const struct {
   const char *name;
   int (*run)(char **argv);
-} commands[] = {{"plan", cli_plan},     {"fit", cli_fit}, {"bucket", cli_bucket},
-                {"config", cli_config}, {"sim", cli_sim}, {"bench", cli_bench}};
+} commands[] = {{"train", cli_train},   {"plan", cli_plan},     {"fit", cli_fit},
+                {"bucket", cli_bucket}, {"config", cli_config}, {"sim", cli_sim},
+                {"bench", cli_bench}};
 
 int main(int argc, char **argv) {
   setlocale(LC_CTYPE, ""); /* to know whether the terminal speaks UTF-8; numbers stay in C */
@@ -44,6 +46,6 @@ int main(int argc, char **argv) {
     return cli_close_stdout(NULL);
   }
   return cli_fail(EXIT_MISUSE, NULL,
-                  "unknown command \"%s\", expected plan, fit, bucket, config, sim or bench",
+                  "unknown command \"%s\", expected train, plan, fit, bucket, config, sim or bench",
                   argv[1]);
 }

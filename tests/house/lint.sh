@@ -25,10 +25,12 @@ for folder in src/comm src/kernel; do
 done
 rule "src/config knows the public header, how to fail and to write, and libyaml" \
   "$(stray_includes src/config "$(own src/config)$api|\"(\.\./)?balance/(status|memory|text)\.h\"|\"(\.\./)?sim/writer\.h\"|<.*>")"
-for folder in examples train cli; do
+for folder in examples train; do
   rule "$folder knows the public header, not the inside of other folders" \
     "$(stray_includes $folder "$(own $folder)$api|<.*>")"
 done
+rule "cli knows the public header and the trainer's, not the inside of other folders" \
+  "$(stray_includes cli "$(own cli)$api|\"train/train\.h\"|<.*>")"
 
 rule "no SPDX line" "$(grep -L 'SPDX-License-Identifier: Apache-2.0' "${sources[@]}")"
 rule "over 700 lines" "$(wc -l "${sources[@]}" |

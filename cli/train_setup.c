@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+** What `knapformer train` was asked to do, checked before any rank computes: texts become numbers,
+** the first step is planned, and what it will take of memory is compared with what there is.
+*/
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <hwloc.h>
+
+#include "training.h"
+
+static const char name[] = "train";
+
+int32_t train_count_cores(void) {
+  hwloc_topology_t topology;
+  int n = 0;
+  if (hwloc_topology_init(&topology)) return 1;
+  hwloc_bitmap_t mine = hwloc_bitmap_alloc();
+  if (mine && hwloc_topology_load(topology) == 0) {
+    if (hwloc_get_cpubind(topology, mine, HWLOC_CPUBIND_PROCESS) != 0)
+      hwloc_bitmap_copy(mine, hwloc_topology_get_allowed_cpuset(topology));
+    hwloc_obj_t core = NULL;
+    while ((core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, core)))
+      n += hwloc_bitmap_intersects(core->cpuset, mine);
+  }
+  hwloc_bitmap_free(mine);
+  hwloc_topology_destroy(topology);
+  return n > 0 ? n : 1;
+}
+
+/* ---------------------------------------------------------------------- numbers, texts */
+
+static int read_numbers(train_session *s) {
+  const train_request *q = s->q;
+  int64_t seed = 0;
+  s->n_steps = 20;
+  s->block = 1;
+  if (q->steps && !cli_int(name, "--steps", q->steps, 1, 1000000000, &s->n_steps))
+    return EXIT_MISUSE;
+  if (q->block && !cli_int(name, "--block", q->block, 1, 1000000, &s->block)) return EXIT_MISUSE;
+  if (q->seconds && !cli_real(name, "--seconds", q->seconds, 1, 1e9, &s->seconds))
+    return EXIT_MISUSE;
+  if (q->timeout && !cli_real(name, "--timeout", q->timeout, 0.1, 1e6, &s->timeout_s))
+    return EXIT_MISUSE;
+  if (q->seed && !cli_int(name, "--seed", q->seed, 0, INT64_MAX, &seed)) return EXIT_MISUSE;
+  if (q->lr && !cli_real(name, "--lr", q->lr, 1e-9, 10, &s->options.lr)) return EXIT_MISUSE;
+  if (q->scale && !cli_real(name, "--scale", q->scale, 1e-9, 1000, &s->options.data.scale))
+    return EXIT_MISUSE;
+  if (q->compare && q->balance)
+    return cli_fail(EXIT_MISUSE, name,
+                    "found --use-knapformer and --compare, which runs both ways, expected one");
+  s->options.seed = s->options.data.seed = (uint64_t)seed;
+  return 0;
+}
+
+static int read_data(train_session *s) {
+  const char *data = s->q->data ? s->q->data : "synthetic", *word = "synthetic";
+  size_t n = strlen(word);
+  if (strncmp(data, word, n) != 0 || (data[n] && data[n] != ':'))
+    return cli_fail(EXIT_MISUSE, name, "--data: found \"%s\", expected synthetic or synthetic:MIX",
+                    data);
+  s->mix = s->options.data.mix = data[n] ? data + n + 1 : "joint";
+  return 0;
+}
+
+static int read_config(train_session *s) {
+  const train_request *q = s->q;
+  const cli_key key[] = {
+    {"model", q->model}, {"log_level", q->log_level}, {"trace_file", q->trace}};
+  const cli_configuration asked = {q->config, &q->set, key, sizeof key / sizeof *key, s->comm};
+  int code = cli_configure(name, &asked, &s->config);
+  if (code) return code;
+  if (!*s->config.model) strcpy(s->config.model, "DiT-S");
+  if (strcmp(s->config.steps_file, "-") == 0)
+    return cli_fail(EXIT_MISUSE, name, "steps_file: found \"-\", expected the name of a file");
+  const cli_file files[] = {
+    {"--config", q->config, false},
+    {"cost_file", *s->config.cost_file ? s->config.cost_file : NULL, false},
+    {"--report", q->report, true},
+    {"trace_file", *s->config.trace_file ? s->config.trace_file : NULL, true},
+    {"steps_file", *s->config.steps_file ? s->config.steps_file : NULL, true},
+    {"metrics_file", *s->config.metrics_file ? s->config.metrics_file : NULL, true},
+    {"state_file", *s->config.state_file ? s->config.state_file : NULL, true}};
+  return cli_check_files(name, files, sizeof files / sizeof *files);
+}
+
+/* ------------------------------------------------------------------ the model, the data */
+
+static int check_model(train_session *s) {
+  train_params params;
+  kf_status status = kf_model_parse(s->config.model, &s->model);
+  if (!status) status = train_params_of(&s->model, &params);
+  if (!status) status = kf_config_check(&s->config, s->n_ranks);
+  return status ? cli_fail_status(status, name, NULL) : 0;
+}
+
+static int draw_first(train_session *s) {
+  train_data_options options = s->options.data;
+  options.n_ranks = s->n_ranks;
+  kf_status status = train_data_create(&options, &s->first_data);
+  if (!status) status = train_data_lengths(s->first_data, 0, &s->first);
+  if (status) return cli_fail_status(status, name, "--data");
+  s->options.data.scale = train_data_scale(s->first_data); /* the same for all that follows */
+  return 0;
+}
+
+/* The first step as it will be planned, but for the cost; and the most rows that a rank will hold.
+** */
+static int plan_first(train_session *s, int64_t *most_rows) {
+  const kf_config *c = &s->config;
+  kf_planner_options options = {.max_chunk_size = c->max_chunk_size,
+                                .affinity = c->affinity_policy};
+  kf_bags *bags = NULL;
+  kf_planner *planner = NULL;
+  const kf_plan *plan = NULL;
+  int64_t *cap = c->mem_tokens ? malloc((size_t)s->n_ranks * sizeof *cap) : NULL;
+  for (int32_t r = 0; cap && r < s->n_ranks; r++) cap[r] = c->mem_tokens;
+  options.mem_tokens = cap;
+  kf_status status = kf_cost_preset(c->model, c->cluster, s->n_ranks, 0.4, &options.cost);
+  if (!status) status = kf_bags_parse(*c->bag_size ? c->bag_size : "auto", s->n_ranks, &bags);
+  options.bags = bags;
+  if (!status) status = kf_planner_create(&options, &planner);
+  if (!status) status = kf_planner_plan(planner, s->first, &plan);
+  for (int32_t r = 0; !status && r < s->n_ranks; r++)
+    if (plan->hold_rows[r] > *most_rows) *most_rows = plan->hold_rows[r];
+  int code = status ? cli_fail_status(status, name, NULL) : 0;
+  kf_planner_free(planner);
+  kf_bags_free(bags);
+  free(cap);
+  return code;
+}
+
+/* ------------------------------------------------------------------------------ memory */
+
+/* What programs can still get, by /proc; 0: not known. */
+static double memory_available(void) {
+  FILE *file = fopen("/proc/meminfo", "r");
+  char line[200];
+  double kilobytes = 0;
+  while (file && fgets(line, sizeof line, file))
+    if (sscanf(line, "MemAvailable: %lf", &kilobytes) == 1) break;
+  if (file) fclose(file);
+  return kilobytes * 1024;
+}
+
+/* All ranks are taken to be here: who starts more than fit on one machine says so by mpirun, and
+** then only a rank alone is compared. */
+static int check_memory(train_session *s, int64_t most_rows) {
+  train_net_options net = {.model = s->model};
+  int64_t most_seqs = 0, activations = 0;
+  train_params params;
+  for (int32_t r = 0; r < s->n_ranks; r++) {
+    int64_t n = s->first->rank_off[r + 1] - s->first->rank_off[r];
+    if (n > most_seqs) most_seqs = n;
+  }
+  kf_status status = train_params_of(&s->model, &params);
+  if (!status) status = train_net_bytes(&net, most_rows, most_seqs, &activations);
+  if (status) return cli_fail_status(status, name, NULL);
+  int n_ways = s->q->compare ? 2 : 1;
+  s->bytes = (double)activations + 4.0 * (double)params.n_floats * (4 * n_ways + 1) + 1e8;
+  double here = s->comm ? 1 : s->n_ranks, there = memory_available();
+  if (there <= 0 || s->bytes * here <= there) return 0;
+  return cli_fail(EXIT_FAILED, name,
+                  "%s with up to %" PRId64 " tokens a rank takes about %.1f GB a rank, %.1f GB in "
+                  "all, and there are %.1f GB: expected a smaller --model or --scale, or fewer "
+                  "--ranks",
+                  s->config.model, most_rows, s->bytes / 1e9, s->bytes * here / 1e9, there / 1e9);
+}
+
+int train_setup(train_session *s, int32_t n_ranks) {
+  int64_t most_rows = 0;
+  int code;
+  s->n_ranks = n_ranks;
+  if ((code = read_numbers(s))) return code;
+  if ((code = read_data(s))) return code;
+  if ((code = read_config(s))) return code;
+  if ((code = check_model(s))) return code;
+  if ((code = draw_first(s))) return code;
+  if (s->q->compare || !s->q->balance)
+    for (int32_t r = 0; r < n_ranks; r++) {
+      int64_t rows = 0;
+      for (int64_t i = s->first->rank_off[r]; i < s->first->rank_off[r + 1]; i++)
+        rows += s->first->len[i];
+      if (rows > most_rows) most_rows = rows;
+    }
+  if ((s->q->compare || s->q->balance) && (code = plan_first(s, &most_rows))) return code;
+  return check_memory(s, most_rows);
+}

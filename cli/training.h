@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of `knapformer train` share: train.c runs, train_setup.c reads what was asked,
+** view_train.c shows, train_report.c writes the page. */
+#ifndef TRAINING_H
+#define TRAINING_H
+
+#include "cli.h"
+#include "train/train.h"
+
+/* All options as texts, NULL where not given. */
+typedef struct train_request {
+  const char *model, *data, *scale, *steps, *block, *seconds, *ranks, *config, *lr, *seed;
+  const char *log_level, *report, *trace, *timeout;
+  cli_list set;
+  bool balance, compare, json;
+} train_request;
+
+enum { WITHOUT, WITH, N_WAYS };
+
+/* What they become, and what must be freed. */
+typedef struct train_session {
+  const train_request *q;
+  kf_comm *comm; /* NULL: nothing has been started yet */
+  int32_t rank, n_ranks;
+
+  kf_config config;
+  kf_model model;
+  train_options options;
+  int64_t n_steps, block;
+  double seconds;   /* no further block begins after so many; 0: all steps */
+  double timeout_s; /* 0: by what a step is expected to take */
+  const char *mix;
+  train_data *first_data;
+  const kf_batch *first; /* all ranks' lengths of step 0 */
+  double bytes;          /* of memory that a rank is expected to take */
+
+  kf_cost cost;  /* that plans begin with */
+  bool measured; /* here, and not by a file or the model's shape */
+  train_job *job;
+  train_way *way[N_WAYS]; /* NULL: not wanted */
+  train_record record[N_WAYS];
+  double *predicted_s, *measured_s; /* (n_points) of the scheduler's expectations */
+  int64_t n_points, cap_points;
+  int64_t expected_step;    /* whose points were added last */
+  const kf_plan *last_plan; /* of the way with the balancer, and its step */
+  int64_t last_step;
+  double param_rel_diff; /* how far the two ways' parameters have come apart */
+  cli_watch watch;
+  bool on_terminal;
+  int columns; /* of the terminal */
+  int n_drawn; /* lines that the live view has drawn and will draw over */
+  double begin_us;
+} train_session;
+
+/* ------------------------------------------------------------------ train_setup.c */
+
+/* Everything that can be wrong with what was asked, for n ranks, before any of them computes. Says
+** what is wrong; returns 0 or an exit code. */
+int train_setup(train_session *s, int32_t n_ranks);
+
+/* Cores that this process may use: hardware threads of one core are one. */
+int32_t train_count_cores(void);
+
+/* ------------------------------------------------------------------- view_train.c */
+
+void train_show_start(train_session *s);
+void train_show_step(train_session *s, int way, const train_result *result);
+void train_show_end(train_session *s); /* takes the live view away */
+int train_show_results(const train_session *s);
+int train_print_json(const train_session *s);
+
+/* ----------------------------------------------------------------- train_report.c */
+
+int train_write_report(const train_session *s);
+
+#endif

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+** A training run as it is seen: lines, or on a terminal a view that is drawn over itself; then a
+** table of what the balancer brought, or JSON.
+**
+**     ######################------------  12/20
+**     loss 0.8231   3.55 s a step   1408 tokens/s   max/mean 1.01
+**            without                     with
+**     rank 0 #####         |             #############  98%
+**     rank 1 ##########################  #############  99%
+*/
+#include <inttypes.h>
+#include <langinfo.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "training.h"
+
+static const char name[] = "train";
+static const char *const way_name[] = {"without", "with"};
+
+enum { LIVE_RANKS = 16, SHARE_RANKS = 32, MOST_LINES = 60 };
+
+static bool both(const train_session *s) { return s->way[WITHOUT] && s->way[WITH]; }
+
+/* The way whose figures stand for the run. */
+static int main_way(const train_session *s) { return s->way[WITH] ? WITH : WITHOUT; }
+
+/* ------------------------------------------------------------------------ the start */
+
+void train_show_start(train_session *s) {
+  const train_params *params = train_job_params(s->job);
+  const kf_cost *c = &s->cost;
+  int64_t tokens = 0;
+  for (int64_t i = 0; i < s->first->n_seqs; i++) tokens += s->first->len[i];
+  printf("%s: %.1f million parameters, %" PRId32 " rank%s, about %.1f GB each\n", s->config.model,
+         (double)params->n_floats / 1e6, s->n_ranks, s->n_ranks == 1 ? "" : "s", s->bytes / 1e9);
+  printf("%s at scale %.4g: %" PRId64 " sequences, %" PRId64 " tokens a step\n", s->mix,
+         s->options.data.scale, s->first->n_seqs, tokens);
+  if (s->measured) {
+    double flops = train_net_flops(&s->model, 1000) /
+                   (1000 * c->linear_s + 1e6 * c->quadratic_s + c->constant_s);
+    printf("measured: %.1f GFLOP/s a rank", flops / 1e9);
+    if (s->n_ranks > 1 && isfinite(c->cluster.intra_Bps))
+      printf(", %.1f GB/s and %.0f us between ranks", c->cluster.intra_Bps / 1e9,
+             c->cluster.latency_s * 1e6);
+    putchar('\n');
+  }
+  putchar('\n');
+  fflush(stdout);
+}
+
+/* ------------------------------------------------------------------------- a step */
+
+static cli_screen screen_of(const train_session *s) {
+  const char *no_color = getenv("NO_COLOR");
+  cli_screen screen = {.colour = !(no_color && *no_color),
+                       .unicode = strcmp(nl_langinfo(CODESET), "UTF-8") == 0,
+                       .bar = (s->columns - 22) / (both(s) ? 2 : 1)};
+  if (screen.bar > 50) screen.bar = 50;
+  if (screen.bar < 8) screen.bar = 8;
+  return screen;
+}
+
+/* The last step of a way. */
+static const double *last_busy(const train_record *r) {
+  return r->n_steps ? r->busy_s + (r->n_steps - 1) * r->n_ranks : NULL;
+}
+
+static void draw_ranks(const train_session *s, const cli_screen *screen) {
+  double top = 0, mean = 0;
+  for (int w = 0; w < N_WAYS; w++)
+    for (int32_t r = 0; last_busy(&s->record[w]) && r < s->n_ranks; r++)
+      top = fmax(top, last_busy(&s->record[w])[r]);
+  const double *main_busy = last_busy(&s->record[main_way(s)]);
+  for (int32_t r = 0; main_busy && r < s->n_ranks; r++) mean += main_busy[r] / s->n_ranks;
+  for (int32_t r = 0; r < s->n_ranks && r < LIVE_RANKS; r++) {
+    printf("  rank %-4" PRId32, r);
+    for (int w = 0; w < N_WAYS; w++) {
+      const double *busy = last_busy(&s->record[w]);
+      if (!s->way[w]) continue;
+      cli_print_bar(busy ? busy[r] : 0, 0, mean, top, screen);
+      if (both(s) && w == WITHOUT) printf("  ");
+    }
+    printf("\033[K\n");
+  }
+}
+
+/* Over what was drawn before: up so many lines, and each line is cleared to its end. */
+static void draw_live(train_session *s, int way, const train_result *result) {
+  cli_screen screen = screen_of(s);
+  int64_t done = s->record[WITHOUT].n_steps + s->record[WITH].n_steps;
+  int64_t all = s->n_steps * (both(s) ? 2 : 1);
+  char seconds[32];
+  cli_screen wide = screen;
+  wide.bar = screen.bar * (both(s) ? 2 : 1) + (both(s) ? 2 : 0);
+  if (wide.bar > 60) wide.bar = 60;
+  if (s->n_drawn) printf("\033[%dA", s->n_drawn);
+  printf("           ");
+  cli_print_bar((double)done, 0, (double)all, (double)all, &wide);
+  printf(" %" PRId64 "/%" PRId64 "\033[K\n", done, all);
+  printf("  step %" PRId64 " %s: loss %.5f, %s, %.0f tokens/s, max/mean %.3f\033[K\n", result->step,
+         both(s) ? way_name[way] : "", result->loss, cli_seconds(result->step_s, seconds),
+         (double)result->n_tokens / result->step_s,
+         train_max_over_mean(result->busy_s, s->n_ranks));
+  int lines = 2;
+  if (both(s)) {
+    printf("           %-*s%s\033[K\n", screen.bar + 2, "without", "with");
+    lines++;
+  }
+  draw_ranks(s, &screen);
+  s->n_drawn = lines + (s->n_ranks < LIVE_RANKS ? s->n_ranks : LIVE_RANKS);
+  fflush(stdout);
+}
+
+static void print_line(const train_session *s, int way, const train_result *result) {
+  char seconds[32];
+  int64_t lines = s->n_steps * (both(s) ? 2 : 1), every = (lines + MOST_LINES - 1) / MOST_LINES;
+  if (result->step % every != 0 && result->step + 1 < s->n_steps) return;
+  printf("step %4" PRId64 "  ", result->step);
+  if (both(s)) printf("%-8s ", way_name[way]);
+  printf("loss %.5f  %8s  %7.0f tokens/s  max/mean %.3f\n", result->loss,
+         cli_seconds(result->step_s, seconds), (double)result->n_tokens / result->step_s,
+         train_max_over_mean(result->busy_s, s->n_ranks));
+  fflush(stdout);
+}
+
+void train_show_step(train_session *s, int way, const train_result *result) {
+  if (s->on_terminal)
+    draw_live(s, way, result);
+  else
+    print_line(s, way, result);
+}
+
+void train_show_end(train_session *s) { s->n_drawn = 0; }
+
+/* ----------------------------------------------------------------------- the results */
+
+/* A row of the table: one figure of each way that was run. */
+typedef enum figure { SECONDS, COUNT, RATIO, SHARE } figure;
+
+static void print_row(const train_session *s, const char *label, figure kind, const double *value) {
+  printf("%-24s", label);
+  for (int w = 0; w < N_WAYS; w++) {
+    char text[32];
+    if (!s->way[w]) continue;
+    switch (kind) {
+    case SECONDS: cli_seconds(value[w], text); break;
+    case COUNT: snprintf(text, sizeof text, "%.0f", value[w]); break;
+    case RATIO: snprintf(text, sizeof text, "%.3f", value[w]); break;
+    case SHARE: snprintf(text, sizeof text, "%.1f%%", 100 * value[w]); break;
+    }
+    printf("%12s", text);
+  }
+  putchar('\n');
+}
+
+static void print_shares(const train_session *s) {
+  for (int32_t r = 0; r < s->n_ranks && r < SHARE_RANKS; r++) {
+    char label[40];
+    double share[N_WAYS];
+    for (int w = 0; w < N_WAYS; w++) share[w] = train_busy_share(&s->record[w], r);
+    snprintf(label, sizeof label, "%s rank %" PRId32, r ? "           " : "busy share,", r);
+    print_row(s, label, SHARE, share);
+  }
+  if (s->n_ranks > SHARE_RANKS) printf("and %" PRId32 " more ranks\n", s->n_ranks - SHARE_RANKS);
+}
+
+static int print_comparison(const train_session *s) {
+  train_comparison c;
+  if (train_compare(&s->record[WITHOUT], &s->record[WITH], &c))
+    return cli_fail_status(KF_ENOMEM, name, NULL);
+  printf("\nspeed-up %.3fx, of %.3fx that perfect balance would bring: %.1f%% realised\n",
+         c.speedup, c.ideal, 100 * c.realised);
+  printf(
+    "losses of the same steps differ by at most %.1e, relative; parameters by %.1e of what they "
+    "have changed\n",
+    c.loss_max_rel_diff, s->param_rel_diff);
+  return 0;
+}
+
+int train_show_results(const train_session *s) {
+  train_summary t[N_WAYS] = {{0}, {0}};
+  kf_status status = KF_OK;
+  for (int w = 0; w < N_WAYS && !status; w++) status = train_summarise(&s->record[w], &t[w]);
+  if (status) return cli_fail_status(status, name, NULL);
+  const struct {
+    const char *label;
+    figure kind;
+    double value[N_WAYS];
+  } row[] = {{"step, median", SECONDS, {t[0].median_s, t[1].median_s}},
+             {"step, 95th percentile", SECONDS, {t[0].p95_s, t[1].p95_s}},
+             {"tokens/s", COUNT, {t[0].tokens_per_s, t[1].tokens_per_s}},
+             {"busy time, max/mean", RATIO, {t[0].max_over_mean, t[1].max_over_mean}},
+             {"idle variance", SHARE, {t[0].idle_variance, t[1].idle_variance}}};
+  printf("\n%-24s", "");
+  for (int w = 0; w < N_WAYS; w++)
+    if (s->way[w]) printf("%12s", way_name[w]);
+  putchar('\n');
+  for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+    print_row(s, row[i].label, row[i].kind, row[i].value);
+  print_shares(s);
+  int code = both(s) ? print_comparison(s) : 0;
+  if (!code && s->q->report) printf("report: %s\n", s->q->report);
+  return code;
+}
+
+/* ---------------------------------------------------------------------------- JSON */
+
+static json_t *comparison_to_json(const train_session *s) {
+  train_comparison c;
+  if (train_compare(&s->record[WITHOUT], &s->record[WITH], &c)) return NULL;
+  return json_pack("{s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "speedup", c.speedup, "ideal", c.ideal,
+                   "realised", c.realised, "max_over_mean_before", c.max_over_mean_before,
+                   "max_over_mean_after", c.max_over_mean_after, "loss_max_rel_diff",
+                   c.loss_max_rel_diff, "param_rel_diff", s->param_rel_diff);
+}
+
+int train_print_json(const train_session *s) {
+  const train_record *r = &s->record[main_way(s)];
+  train_summary t;
+  json_t *loss = json_array();
+  if (train_summarise(r, &t)) return cli_fail_status(KF_ENOMEM, name, NULL);
+  for (int64_t i = 0; i < r->n_steps; i++) json_array_append_new(loss, json_real(r->loss[i]));
+  json_t *object = json_pack(
+    "{s:i,s:I,s:f,s:{s:f,s:f},s:f,s:f,s:s,s:f,s:o}", "ranks", (int)s->n_ranks, "steps",
+    (json_int_t)r->n_steps, "tokens_per_s", t.tokens_per_s, "step_ms", "median", 1e3 * t.median_s,
+    "p95", 1e3 * t.p95_s, "max_over_mean", t.max_over_mean, "idle_variance", t.idle_variance,
+    "model", s->config.model, "scale", s->options.data.scale, "loss", loss);
+  if (object && both(s)) json_object_set_new(object, "compare", comparison_to_json(s));
+  char *text = object ? json_dumps(object, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
+  json_decref(object);
+  if (!text) return cli_fail(EXIT_FAILED, name, "out of memory, or a figure is not finite");
+  puts(text);
+  free(text);
+  return 0;
+}
