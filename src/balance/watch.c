@@ -23,9 +23,11 @@ void kfi_note(const kf_scheduler *s, kf_log_level level, const char *format, ...
 
 /* --------------------------------------------------------------------- figures */
 
-/* Of the cost that is planned with: 0 where it is of no model's shape. */
+/* Of the cost that is planned with: 0 where it is of no model's shape. The width is that of what
+** Ulysses moves: a program may route less than whole rows of the model, or more. */
 static double gamma_of(const kf_cost *c) {
-  double dim = c->cluster.elem_bytes > 0 ? c->route_bytes / (2 * c->cluster.elem_bytes) : 0;
+  double bytes = 4 * c->cluster.elem_bytes * c->layers,
+         dim = bytes > 0 ? c->ulysses_bytes / bytes : 0;
   return c->linear_s > 0 ? 6 * dim * c->quadratic_s / c->linear_s : 0;
 }
 
@@ -276,7 +278,8 @@ void kfi_watch_refit(kf_scheduler *s) {
     (long long)s->step, law[0], law[1], law[2],
     gamma_of(&(kf_cost){.linear_s = law[0],
                         .quadratic_s = law[1],
-                        .route_bytes = s->start.route_bytes,
+                        .ulysses_bytes = s->start.ulysses_bytes,
+                        .layers = s->start.layers,
                         .cluster = s->start.cluster}),
     100 * h->noise, 100 * m->mape);
 }

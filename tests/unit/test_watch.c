@@ -96,6 +96,18 @@ static void test_figures(void **state) {
   kf_scheduler_free(s);
 }
 
+/* A program that routes other rows than the model's changes bytes, not how dear attention is. */
+static void test_gamma(void **state) {
+  (void)state;
+  kf_cost cost;
+  kf_scheduler *s;
+  OK(kf_cost_preset("DiT-S", NULL, 4, 0.7, &cost));
+  cost.route_bytes = 152;
+  OK(kf_scheduler_create(&(kf_scheduler_options){.n_ranks = 4, .cost = &cost}, &s));
+  near(kf_scheduler_metrics(s)->gamma, 0.7);
+  kf_scheduler_free(s);
+}
+
 /* With counters it is what ranks say they computed; ranks that say nothing are left out of means. */
 static void test_counters(void **state) {
   (void)state;
@@ -342,6 +354,7 @@ int main(void) {
     cmocka_unit_test(test_epochs),   cmocka_unit_test(test_mape),
     cmocka_unit_test(test_outliers), cmocka_unit_test(test_no_drift),
     cmocka_unit_test(test_drift),    cmocka_unit_test(test_log),
+    cmocka_unit_test(test_gamma),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
