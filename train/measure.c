@@ -117,7 +117,6 @@ static kf_status measure_latency(kf_comm *comm, double *seconds) {
 
 /* ---------------------------------------------------------------------------- all */
 
-/* One rank's trouble must be every rank's: who cannot measure says so, and no one waits for it. */
 kf_status train_measure(kf_comm *comm, const kf_model *model, kf_isa isa, bool links,
                         kf_cost *cost) {
   enum { LINEAR, QUADRATIC, BANDWIDTH, LATENCY, N };

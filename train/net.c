@@ -84,8 +84,9 @@ static kf_status fail_memory(int64_t n_bytes, const char *what) {
 
 /* A buffer of at least n bytes in place of *data, and an eighth more; what it held is lost. */
 static kf_status grow(void **data, int64_t *cap, int64_t n_bytes, const char *what) {
-  if (n_bytes <= *cap) return KF_OK;
-  int64_t room = (n_bytes + n_bytes / 8 + 63) / 64 * 64;
+  if (n_bytes <= *cap && *data)
+    return KF_OK; /* never NULL: a rank without rows has an address too */
+  int64_t room = (n_bytes + n_bytes / 8) / 64 * 64 + 64;
   free(*data); /* first: two of them may not fit */
   *data = aligned_alloc(64, (size_t)room);
   *cap = *data ? room : 0;
@@ -197,8 +198,8 @@ static void lap(const train_net *net) {
   if (net->pack->clock) train_clock_lap(net->pack->clock, TRAIN_PHASE_COMPUTE);
 }
 
-kf_status train_net_forward(train_net *net, const float *params, const train_pack *pack,
-                            float *prediction) {
+static kf_status forward(train_net *net, const float *params, const train_pack *pack,
+                         float *prediction) {
   kf_status status = prepare(net, params, pack);
   if (status) return status;
   int64_t n = pack->n_rows;
@@ -212,6 +213,13 @@ kf_status train_net_forward(train_net *net, const float *params, const train_pac
   net->pw->add_bias(prediction, train_net_p(net, TRAIN_OUT_B, 0), n, TRAIN_VALUES);
   lap(net);
   return KF_OK;
+}
+
+kf_status train_net_forward(train_net *net, const float *params, const train_pack *pack,
+                            float *prediction) {
+  kf_status status = forward(net, params, pack, prediction);
+  if (status) net->pack = NULL; /* there is nothing to go back from */
+  return status;
 }
 
 kf_status train_net_backward(train_net *net, const float *params, const train_pack *pack,

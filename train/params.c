@@ -23,6 +23,9 @@ static kf_status refuse(const kf_model *m, const char *expected) {
 
 kf_status train_params_of(const kf_model *model, train_params *out) {
   int64_t d = model->dim, layers = model->layers, n_mod = 6 * layers + 2, at = 0;
+  if (d < 1 || layers < 1 || model->heads < 1)
+    return kf_fail(KF_EINVAL,
+                   "model: a width, layers or heads below 1, expected 1 or more of each");
   if (model->dim % model->heads != 0) return refuse(model, "a width that the heads divide");
   if (d / model->heads % 2 != 0) return refuse(model, "heads of an even width");
   if (d / model->heads > KF_MAX_HEAD_DIM) return refuse(model, "heads of a width of at most 256");

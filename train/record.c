@@ -133,7 +133,8 @@ kf_status train_compare(const train_record *without, const train_record *with,
   c.realised = c.speedup / c.ideal;
   for (int64_t i = 0; i < without->n_steps && i < with->n_steps; i++) {
     double scale = fmax(fabs(without->loss[i]), 1e-30);
-    c.loss_max_rel_diff = fmax(c.loss_max_rel_diff, fabs(with->loss[i] - without->loss[i]) / scale);
+    double diff = fabs(with->loss[i] - without->loss[i]) / scale;
+    if (diff > c.loss_max_rel_diff || isnan(diff)) c.loss_max_rel_diff = diff;
   }
   *out = c;
   return KF_OK;
