@@ -15,13 +15,14 @@
 #include <sys/stat.h>
 #include <time.h>
 
+/* In one piece: ranks of a job may speak at the same time. */
 int cli_fail(int code, const char *command, const char *format, ...) {
+  char sentence[4096];
   va_list args;
-  fprintf(stderr, "knapformer%s%s: ", command ? " " : "", command ? command : "");
   va_start(args, format);
-  vfprintf(stderr, format, args);
+  vsnprintf(sentence, sizeof sentence, format, args);
   va_end(args);
-  fputc('\n', stderr);
+  fprintf(stderr, "knapformer%s%s: %s\n", command ? " " : "", command ? command : "", sentence);
   return code;
 }
 
@@ -88,13 +89,31 @@ fail:
   return EXIT_FAILED;
 }
 
-/* One file by two names, as "a" and "./a" or a link to it, is still one file. */
+/* The folder that a path is in, as stat() knows it. */
+static bool stat_folder(const char *path, const char **base, struct stat *out) {
+  char folder[4096];
+  const char *slash = strrchr(path, '/');
+  size_t n = slash ? (size_t)(slash - path) + 1 : 0;
+  *base = path + n;
+  if (n >= sizeof folder) return false;
+  memcpy(folder, path, n);
+  folder[n] = 0;
+  return stat(n ? folder : ".", out) == 0;
+}
+
+/* One file by two names, as "a" and "./a" or a link to it, is still one file; also one that will
+** be. */
 static bool is_same_file(const char *a, const char *b) {
   struct stat x, y;
+  const char *base_a, *base_b;
   if (strcmp(a, b) == 0) return true;
   if (strcmp(a, "-") == 0 || strcmp(b, "-") == 0) return false;
-  if (stat(a, &x) != 0 || stat(b, &y) != 0 || !S_ISREG(x.st_mode)) return false;
-  return x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+  bool is_a = stat(a, &x) == 0, is_b = stat(b, &y) == 0;
+  if (is_a && !S_ISREG(x.st_mode)) return false;
+  if (!is_a && !is_b &&
+      !(stat_folder(a, &base_a, &x) && stat_folder(b, &base_b, &y) && strcmp(base_a, base_b) == 0))
+    return false;
+  return is_a == is_b && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
 int cli_check_files(const char *command, const cli_file *file, int n) {

@@ -60,32 +60,44 @@ static int fail_rank(const train_session *s) {
 }
 
 /* What all ranks find wrong, rank 0 says for all: the others begin when it is through. */
-static int set_up_in_turn(train_session *s) {
+static int in_turn(train_session *s, int (*work)(train_session *)) {
   int64_t worst = 0;
   for (int turn = 0; turn < 2 && !worst; turn++) {
-    if ((s->rank > 0) == turn) worst = train_setup(s, s->n_ranks);
+    if ((s->rank > 0) == turn) worst = work(s);
     if (kf_comm_reduce(s->comm, KF_MAX, KF_I64, 1, &worst)) return cli_fail_rank(name, s->comm);
   }
   return (int)worst;
 }
 
+/* Ranks that share this machine's memory. */
+static kf_status count_neighbours(train_session *s) {
+  enum { NAME = 64 };
+  char mine[NAME] = "", *all = calloc((size_t)s->n_ranks, NAME);
+  if (!all) return kf_fail(KF_ENOMEM, "out of memory: the names of machines");
+  gethostname(mine, NAME - 1);
+  kf_status status = kf_comm_gather(s->comm, mine, NAME, all);
+  s->n_here = 0;
+  for (int32_t r = 0; r < s->n_ranks; r++) s->n_here += memcmp(all + r * NAME, mine, NAME) == 0;
+  free(all);
+  return status;
+}
+
 /* Who sees a terminal tells its ranks, whose own output goes to mpirun. */
 static void find_terminal(train_session *s) {
-  static const char mark[] = "KNAPFORMER_COLUMNS";
+  static const char mark[] = "KNAPFORMER_SCREEN";
   struct winsize size;
-  const char *columns = getenv(mark);
-  char text[16];
+  const char *screen = getenv(mark), *term = getenv("TERM");
+  char text[32];
   if (isatty(STDOUT_FILENO) == 1 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col) {
     s->columns = size.ws_col;
-    snprintf(text, sizeof text, "%d", s->columns);
+    s->lines = size.ws_row;
+    snprintf(text, sizeof text, "%dx%d", s->columns, s->lines);
     setenv(mark, text, 1);
-  } else if (columns && cli_launched()) {
-    s->columns = atoi(columns);
-  } else {
+  } else if (!screen || !cli_launched() || sscanf(screen, "%dx%d", &s->columns, &s->lines) != 2) {
     unsetenv(mark);
   }
-  const char *term = getenv("TERM");
-  s->on_terminal = s->columns >= 40 && !s->q->json && !(term && strcmp(term, "dumb") == 0);
+  s->on_terminal =
+    s->columns >= 40 && s->lines >= 8 && !s->q->json && !(term && strcmp(term, "dumb") == 0);
 }
 
 /* ----------------------------------------------------------------------- the start */
@@ -103,6 +115,7 @@ static int find_cost(train_session *s) {
   s->cost.ulysses_bytes *= sizeof(float) / s->cost.cluster.elem_bytes;
   s->cost.cluster.elem_bytes = sizeof(float);
   if (c->cost_model == KF_COST_STATIC) return 0;
+  if (*c->state_file) return 0; /* which goes on from the same beginning on another day */
   s->measured = true;
   bool links = !*c->cluster;
   if (links) s->cost.cluster.ranks_per_node = s->n_ranks; /* what is measured holds for all */
@@ -130,8 +143,8 @@ static int make_ways(train_session *s) {
     bool wanted = q->compare || q->balance == (w == WITH);
     train_way_options options = {.config = w == WITH ? &s->config : NULL,
                                  .cost = &s->cost,
-                                 .log = s->rank == 0 && w == WITH ? cli_log : NULL,
-                                 .log_user = (void *)name};
+                                 .log = s->rank == 0 && w == WITH ? train_log : NULL,
+                                 .log_user = s};
     s->record[w].n_ranks = s->n_ranks;
     if (wanted) status = train_way_create(s->job, &options, &s->way[w]);
   }
@@ -139,6 +152,12 @@ static int make_ways(train_session *s) {
 }
 
 static int watched_way(const train_session *s) { return s->way[WITH] ? WITH : WITHOUT; }
+
+static int open_files(train_session *s) {
+  int code = cli_restore_state(name, &s->config, train_way_scheduler(s->way[watched_way(s)]));
+  if (code || s->rank > 0) return code;
+  return cli_watch_open(&s->watch, name, &s->config, s->n_ranks);
+}
 
 static int begin(train_session *s) {
   int code;
@@ -148,15 +167,9 @@ static int begin(train_session *s) {
   s->options.comm = s->comm;
   s->options.model = s->model;
   if ((code = make_ways(s))) return code;
-  kf_scheduler *scheduler = train_way_scheduler(s->way[watched_way(s)]);
-  if ((code = cli_restore_state(name, &s->config, scheduler))) goto fail;
-  if (s->rank == 0 && (code = cli_watch_open(&s->watch, name, &s->config, s->n_ranks))) goto fail;
+  if ((code = in_turn(s, open_files))) return code;
   if (s->rank == 0 && !s->q->json) train_show_start(s);
   return 0;
-
-fail: /* which has been said */
-  kf_comm_fail(s->comm, "it cannot open its files");
-  return code;
 }
 
 /* ----------------------------------------------------------------------- the steps */
@@ -192,6 +205,17 @@ static int watch(train_session *s) {
   return code;
 }
 
+/* All ranks find the same: rank 0 says it, and none leaves before it has. */
+static int refuse_loss(const train_session *s, const train_result *r) {
+  if (s->rank == 0)
+    cli_fail(EXIT_FAILED, name,
+             "step %" PRId64 ": the loss is %g and its gradient's norm %g, expected finite "
+             "numbers: try a smaller --lr than %g",
+             r->step, r->loss, r->grad_norm, s->options.lr > 0 ? s->options.lr : 1e-3);
+  kf_comm_barrier(s->comm);
+  return EXIT_FAILED;
+}
+
 static int run_step(train_session *s, int way, int64_t step) {
   train_result result;
   kf_status status = train_run_step(s->job, s->way[way], step, &result);
@@ -199,13 +223,7 @@ static int run_step(train_session *s, int way, int64_t step) {
   if (status) return fail_rank(s);
   if (way == WITH) s->last_plan = result.plan, s->last_step = step;
   if (s->rank == 0 && !s->q->json) train_show_step(s, way, &result);
-  if (!isfinite(result.loss) || !isfinite(result.grad_norm)) {
-    if (s->rank > 0) sleep(3); /* all ranks find the same: let rank 0 say it */
-    return cli_fail(EXIT_FAILED, name,
-                    "step %" PRId64 ": the loss is %g and its gradient's norm %g, expected finite "
-                    "numbers: try a smaller --lr than %g",
-                    step, result.loss, result.grad_norm, s->options.lr > 0 ? s->options.lr : 1e-3);
-  }
+  if (!isfinite(result.loss) || !isfinite(result.grad_norm)) return refuse_loss(s, &result);
   return way == watched_way(s) ? watch(s) : 0;
 }
 
@@ -238,6 +256,17 @@ static int run_steps(train_session *s) {
   return code;
 }
 
+/* The results first: a full disk must not take them along. */
+static int show(train_session *s) {
+  int code = s->q->json ? train_print_json(s) : train_show_results(s);
+  if (!code) code = cli_watch_close(&s->watch, true);
+  kf_scheduler *scheduler = train_way_scheduler(s->way[watched_way(s)]);
+  if (!code) code = cli_save_state(name, &s->config, scheduler);
+  if (!code && s->q->report) code = train_write_report(s);
+  if (!code && s->q->report && !s->q->json) printf("report: %s\n", s->q->report);
+  return code ? code : cli_close_stdout(name);
+}
+
 static int finish(train_session *s) {
   int code;
   for (int w = 0; w < N_WAYS; w++)
@@ -249,16 +278,12 @@ static int finish(train_session *s) {
   if (s->way[WITHOUT] && s->way[WITH] &&
       train_way_difference(s->way[WITHOUT], s->way[WITH], &s->param_rel_diff))
     return fail_rank(s);
-  if (!s->q->json) train_show_end(s);
-  if ((code = cli_watch_close(&s->watch, true))) return code;
-  kf_scheduler *scheduler = train_way_scheduler(s->way[watched_way(s)]);
-  if ((code = cli_save_state(name, &s->config, scheduler))) return code;
-  if (s->q->report && (code = train_write_report(s))) return code;
-  code = s->q->json ? train_print_json(s) : train_show_results(s);
-  return code ? code : cli_close_stdout(name);
+  return show(s);
 }
 
 /* --------------------------------------------------------------------- the command */
+
+static int set_up(train_session *s) { return train_setup(s, s->n_ranks); }
 
 static int run_rank(train_session *s) {
   int code;
@@ -268,7 +293,8 @@ static int run_rank(train_session *s) {
   s->rank = kf_comm_rank(s->comm);
   s->n_ranks = kf_comm_size(s->comm);
   openblas_set_num_threads(1); /* a rank is one core's */
-  if ((code = set_up_in_turn(s))) return code;
+  if (count_neighbours(s)) return fail_rank(s);
+  if ((code = in_turn(s, set_up))) return code;
   if ((code = begin(s))) return code;
   if ((code = run_steps(s))) return code;
   return finish(s);
@@ -277,7 +303,9 @@ static int run_rank(train_session *s) {
 /* Start the ranks, once what is asked is known to make sense. One rank needs no launcher. */
 static int start_ranks(train_session *s, char **argv) {
   int64_t n_ranks = train_count_cores();
-  if (s->q->ranks && !cli_int(name, "--ranks", s->q->ranks, 1, 4096, &n_ranks)) return EXIT_MISUSE;
+  if (s->q->ranks && !cli_int(name, "--ranks", s->q->ranks, 1, TRAIN_MOST_RANKS, &n_ranks))
+    return EXIT_MISUSE;
+  s->n_here = (int32_t)n_ranks;
   if (n_ranks == 1 || (!s->q->ranks && !cli_can_launch())) return run_rank(s);
   int code = train_setup(s, (int32_t)n_ranks);
   return code ? code : cli_launch(name, (int32_t)n_ranks, argv);

@@ -19,10 +19,13 @@ static int write_facts(const train_session *s, char value[N_FACTS][FACT], kf_rep
            (double)train_job_params(s->job)->n_floats / 1e6);
   snprintf(value[1], FACT, "%.80s at scale %.4g: %" PRId64 " sequences, %" PRId64 " tokens a step",
            s->mix, s->options.data.scale, s->first->n_seqs, tokens);
-  snprintf(value[2], FACT, "%" PRId32 ", one core each", s->n_ranks);
-  snprintf(value[3], FACT, "%" PRId64 " of each way, the same samples",
-           s->record[s->way[WITH] ? WITH : WITHOUT].n_steps);
-  snprintf(value[4], FACT, "bags %.100s", *s->config.bag_size ? s->config.bag_size : "auto");
+  snprintf(value[2], FACT, "%" PRId32 ", one thread each", s->n_ranks);
+  snprintf(value[3], FACT, "%" PRId64 "%s", s->record[s->way[WITH] ? WITH : WITHOUT].n_steps,
+           s->way[WITHOUT] && s->way[WITH] ? " each way, on the same samples" : "");
+  snprintf(value[4], FACT, "%s%.100s", s->way[WITH] ? "bags " : "none",
+           !s->way[WITH]         ? ""
+           : *s->config.bag_size ? s->config.bag_size
+                                 : "auto");
   snprintf(value[5], FACT, "knapformer %s", kf_version());
   for (int i = 0; i < N_FACTS; i++) fact[i] = (kf_report_fact){label[i], value[i]};
   return N_FACTS;
@@ -33,7 +36,8 @@ int train_write_report(const train_session *s) {
   char value[N_FACTS][FACT];
   kf_report_fact fact[N_FACTS];
   kf_run run[N_WAYS];
-  kf_report report = {.title = "A training run, balanced by knapformer",
+  kf_report report = {.title = s->way[WITH] ? "A training run, balanced by knapformer"
+                                            : "A training run, without the balancer",
                       .n_ranks = s->n_ranks,
                       .run = run,
                       .fact = fact,

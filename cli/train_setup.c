@@ -3,10 +3,12 @@
 ** What `knapformer train` was asked to do, checked before any rank computes: texts become numbers,
 ** the first step is planned, and what it will take of memory is compared with what there is.
 */
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <hwloc.h>
 
@@ -56,6 +58,27 @@ static int read_numbers(train_session *s) {
   return 0;
 }
 
+/* Under a launcher the ranks are as many as it has started. */
+static int check_ranks(const train_session *s) {
+  int64_t n_ranks = s->n_ranks;
+  if (s->q->ranks && !cli_int(name, "--ranks", s->q->ranks, 1, TRAIN_MOST_RANKS, &n_ranks))
+    return EXIT_MISUSE;
+  if (n_ranks == s->n_ranks) return 0;
+  return cli_fail(EXIT_MISUSE, name, "--ranks: found \"%s\", expected the %" PRId32 " of the job",
+                  s->q->ranks, s->n_ranks);
+}
+
+/* Files that are written at the end only: better to know now that their folder cannot be written.
+** */
+static int check_folder(const char *option, const char *path) {
+  char folder[KF_MAX_TEXT];
+  const char *slash = path ? strrchr(path, '/') : NULL;
+  if (!path || !*path) return 0;
+  snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+  if (access(folder, W_OK) == 0) return 0;
+  return cli_fail(EXIT_FAILED, name, "%s: cannot write \"%s\": %s", option, path, strerror(errno));
+}
+
 static int read_data(train_session *s) {
   const char *data = s->q->data ? s->q->data : "synthetic", *word = "synthetic";
   size_t n = strlen(word);
@@ -70,7 +93,10 @@ static int read_config(train_session *s) {
   const train_request *q = s->q;
   const cli_key key[] = {
     {"model", q->model}, {"log_level", q->log_level}, {"trace_file", q->trace}};
-  const cli_configuration asked = {q->config, &q->set, key, sizeof key / sizeof *key, s->comm};
+  const cli_configuration asked = {q->config, &q->set, key, sizeof key / sizeof *key,
+                                   s->n_ranks > 1};
+  if (q->model && kf_model_parse(q->model, &s->model))
+    return cli_fail_status(KF_EINVAL, name, "--model");
   int code = cli_configure(name, &asked, &s->config);
   if (code) return code;
   if (!*s->config.model) strcpy(s->config.model, "DiT-S");
@@ -84,7 +110,9 @@ static int read_config(train_session *s) {
     {"steps_file", *s->config.steps_file ? s->config.steps_file : NULL, true},
     {"metrics_file", *s->config.metrics_file ? s->config.metrics_file : NULL, true},
     {"state_file", *s->config.state_file ? s->config.state_file : NULL, true}};
-  return cli_check_files(name, files, sizeof files / sizeof *files);
+  if ((code = cli_check_files(name, files, sizeof files / sizeof *files))) return code;
+  if ((code = check_folder("--report", q->report))) return code;
+  return check_folder("state_file", s->config.state_file);
 }
 
 /* ------------------------------------------------------------------ the model, the data */
@@ -102,7 +130,7 @@ static int draw_first(train_session *s) {
   options.n_ranks = s->n_ranks;
   kf_status status = train_data_create(&options, &s->first_data);
   if (!status) status = train_data_lengths(s->first_data, 0, &s->first);
-  if (status) return cli_fail_status(status, name, "--data");
+  if (status) return cli_fail_status(status, name, NULL);
   s->options.data.scale = train_data_scale(s->first_data); /* the same for all that follows */
   return 0;
 }
@@ -146,8 +174,7 @@ static double memory_available(void) {
   return kilobytes * 1024;
 }
 
-/* All ranks are taken to be here: who starts more than fit on one machine says so by mpirun, and
-** then only a rank alone is compared. */
+/* Of all ranks on this machine together. */
 static int check_memory(train_session *s, int64_t most_rows) {
   train_net_options net = {.model = s->model};
   int64_t most_seqs = 0, activations = 0;
@@ -161,13 +188,14 @@ static int check_memory(train_session *s, int64_t most_rows) {
   if (status) return cli_fail_status(status, name, NULL);
   int n_ways = s->q->compare ? 2 : 1;
   s->bytes = (double)activations + 4.0 * (double)params.n_floats * (4 * n_ways + 1) + 1e8;
-  double here = s->comm ? 1 : s->n_ranks, there = memory_available();
+  double here = s->n_here, there = memory_available();
   if (there <= 0 || s->bytes * here <= there) return 0;
   return cli_fail(EXIT_FAILED, name,
-                  "%s with up to %" PRId64 " tokens a rank takes about %.1f GB a rank, %.1f GB in "
-                  "all, and there are %.1f GB: expected a smaller --model or --scale, or fewer "
-                  "--ranks",
-                  s->config.model, most_rows, s->bytes / 1e9, s->bytes * here / 1e9, there / 1e9);
+                  "%s with up to %" PRId64 " tokens a rank takes about %.1f GB on each of %" PRId32
+                  " rank%s here, and there are %.1f GB: expected a smaller --model or --scale, or "
+                  "fewer ranks",
+                  s->config.model, most_rows, s->bytes / 1e9, s->n_here, s->n_here > 1 ? "s" : "",
+                  there / 1e9);
 }
 
 int train_setup(train_session *s, int32_t n_ranks) {
@@ -175,6 +203,7 @@ int train_setup(train_session *s, int32_t n_ranks) {
   int code;
   s->n_ranks = n_ranks;
   if ((code = read_numbers(s))) return code;
+  if ((code = check_ranks(s))) return code;
   if ((code = read_data(s))) return code;
   if ((code = read_config(s))) return code;
   if ((code = check_model(s))) return code;

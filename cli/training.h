@@ -16,12 +16,14 @@ typedef struct train_request {
 } train_request;
 
 enum { WITHOUT, WITH, N_WAYS };
+enum { TRAIN_MOST_RANKS = 4096 }; /* that it starts itself */
 
 /* What they become, and what must be freed. */
 typedef struct train_session {
   const train_request *q;
   kf_comm *comm; /* NULL: nothing has been started yet */
   int32_t rank, n_ranks;
+  int32_t n_here; /* ranks on this machine */
 
   kf_config config;
   kf_model model;
@@ -47,8 +49,8 @@ typedef struct train_session {
   double param_rel_diff; /* how far the two ways' parameters have come apart */
   cli_watch watch;
   bool on_terminal;
-  int columns; /* of the terminal */
-  int n_drawn; /* lines that the live view has drawn and will draw over */
+  int columns, lines; /* of the terminal */
+  int n_drawn;        /* lines that the live view has drawn and will draw over */
   double begin_us;
 } train_session;
 
@@ -65,8 +67,10 @@ int32_t train_count_cores(void);
 
 void train_show_start(train_session *s);
 void train_show_step(train_session *s, int way, const train_result *result);
-void train_show_end(train_session *s); /* takes the live view away */
 int train_show_results(const train_session *s);
+
+/* A kf_log_fn whose `user` is the session: lines stay above the live view. */
+void train_log(void *session, kf_log_level level, const char *line);
 int train_print_json(const train_session *s);
 
 /* ----------------------------------------------------------------- train_report.c */

@@ -29,6 +29,8 @@ static bool both(const train_session *s) { return s->way[WITHOUT] && s->way[WITH
 /* The way whose figures stand for the run. */
 static int main_way(const train_session *s) { return s->way[WITH] ? WITH : WITHOUT; }
 
+static void draw_live(train_session *s, const char *text);
+
 /* ------------------------------------------------------------------------ the start */
 
 void train_show_start(train_session *s) {
@@ -50,10 +52,34 @@ void train_show_start(train_session *s) {
     putchar('\n');
   }
   putchar('\n');
+  if (s->on_terminal) draw_live(s, "the first step");
   fflush(stdout);
 }
 
 /* ------------------------------------------------------------------------- a step */
+
+/* "step 12 with: loss 0.82310, 3.553 s, 1408 tokens/s, max/mean 1.012" */
+static void describe(const train_session *s, int way, const train_result *r, char out[160]) {
+  char seconds[32];
+  snprintf(out, 160, "step %" PRId64 "%s%s: loss %.*f, %s, %.0f tokens/s, max/mean %.3f", r->step,
+           both(s) ? " " : "", both(s) ? way_name[way] : "", fabs(r->loss) < 1e3 ? 5 : 0, r->loss,
+           cli_seconds(r->step_s, seconds), (double)r->n_tokens / r->step_s,
+           train_max_over_mean(r->busy_s, s->n_ranks));
+}
+
+static void print_line(const train_session *s, int way, const train_result *r) {
+  char seconds[32];
+  int64_t lines = s->n_steps * (both(s) ? 2 : 1), every = (lines + MOST_LINES - 1) / MOST_LINES;
+  if (r->step % every != 0 && r->step + 1 < s->n_steps) return;
+  printf("step %4" PRId64 "  ", r->step);
+  if (both(s)) printf("%-8s ", way_name[way]);
+  printf("loss %.*f  %8s  %7.0f tokens/s  max/mean %.3f\n", fabs(r->loss) < 1e3 ? 5 : 0, r->loss,
+         cli_seconds(r->step_s, seconds), (double)r->n_tokens / r->step_s,
+         train_max_over_mean(r->busy_s, s->n_ranks));
+  fflush(stdout);
+}
+
+/* ------------------------------------------------------------------------- the live view */
 
 static cli_screen screen_of(const train_session *s) {
   const char *no_color = getenv("NO_COLOR");
@@ -63,6 +89,12 @@ static cli_screen screen_of(const train_session *s) {
   if (screen.bar > 50) screen.bar = 50;
   if (screen.bar < 8) screen.bar = 8;
   return screen;
+}
+
+/* How many ranks have room below the three lines that come first. */
+static int32_t ranks_shown(const train_session *s) {
+  int32_t most = s->lines - 5 < LIVE_RANKS ? s->lines - 5 : LIVE_RANKS;
+  return s->n_ranks < most ? s->n_ranks : most;
 }
 
 /* The last step of a way. */
@@ -77,7 +109,7 @@ static void draw_ranks(const train_session *s, const cli_screen *screen) {
       top = fmax(top, last_busy(&s->record[w])[r]);
   const double *main_busy = last_busy(&s->record[main_way(s)]);
   for (int32_t r = 0; main_busy && r < s->n_ranks; r++) mean += main_busy[r] / s->n_ranks;
-  for (int32_t r = 0; r < s->n_ranks && r < LIVE_RANKS; r++) {
+  for (int32_t r = 0; r < ranks_shown(s); r++) {
     printf("  rank %-4" PRId32, r);
     for (int w = 0; w < N_WAYS; w++) {
       const double *busy = last_busy(&s->record[w]);
@@ -89,53 +121,49 @@ static void draw_ranks(const train_session *s, const cli_screen *screen) {
   }
 }
 
-/* Over what was drawn before: up so many lines, and each line is cleared to its end. */
-static void draw_live(train_session *s, int way, const train_result *result) {
-  cli_screen screen = screen_of(s);
+/* Takes away what was drawn: the cursor goes up, and the screen is cleared from there. */
+static void undraw(train_session *s) {
+  if (s->n_drawn) printf("\033[%dA\033[J", s->n_drawn);
+  s->n_drawn = 0;
+}
+
+/* Over what was drawn before: each line is cleared to its end, and none is longer than the screen.
+** */
+static void draw_live(train_session *s, const char *text) {
+  cli_screen screen = screen_of(s), wide = screen;
   int64_t done = s->record[WITHOUT].n_steps + s->record[WITH].n_steps;
   int64_t all = s->n_steps * (both(s) ? 2 : 1);
-  char seconds[32];
-  cli_screen wide = screen;
-  wide.bar = screen.bar * (both(s) ? 2 : 1) + (both(s) ? 2 : 0);
+  wide.bar = screen.bar * (both(s) ? 2 : 1);
   if (wide.bar > 60) wide.bar = 60;
   if (s->n_drawn) printf("\033[%dA", s->n_drawn);
   printf("           ");
   cli_print_bar((double)done, 0, (double)all, (double)all, &wide);
-  printf(" %" PRId64 "/%" PRId64 "\033[K\n", done, all);
-  printf("  step %" PRId64 " %s: loss %.5f, %s, %.0f tokens/s, max/mean %.3f\033[K\n", result->step,
-         both(s) ? way_name[way] : "", result->loss, cli_seconds(result->step_s, seconds),
-         (double)result->n_tokens / result->step_s,
-         train_max_over_mean(result->busy_s, s->n_ranks));
-  int lines = 2;
-  if (both(s)) {
-    printf("           %-*s%s\033[K\n", screen.bar + 2, "without", "with");
-    lines++;
-  }
+  printf(" %" PRId64 "/%" PRId64 "\033[K\n  %.*s\033[K\n", done, all, s->columns - 3, text);
+  if (both(s)) printf("           %-*s%s\033[K\n", screen.bar + 2, "without", "with");
   draw_ranks(s, &screen);
-  s->n_drawn = lines + (s->n_ranks < LIVE_RANKS ? s->n_ranks : LIVE_RANKS);
+  s->n_drawn = 2 + both(s) + ranks_shown(s);
   fflush(stdout);
 }
 
-static void print_line(const train_session *s, int way, const train_result *result) {
-  char seconds[32];
-  int64_t lines = s->n_steps * (both(s) ? 2 : 1), every = (lines + MOST_LINES - 1) / MOST_LINES;
-  if (result->step % every != 0 && result->step + 1 < s->n_steps) return;
-  printf("step %4" PRId64 "  ", result->step);
-  if (both(s)) printf("%-8s ", way_name[way]);
-  printf("loss %.5f  %8s  %7.0f tokens/s  max/mean %.3f\n", result->loss,
-         cli_seconds(result->step_s, seconds), (double)result->n_tokens / result->step_s,
-         train_max_over_mean(result->busy_s, s->n_ranks));
-  fflush(stdout);
+void train_log(void *session, kf_log_level level, const char *line) {
+  train_session *s = session;
+  if (!s->on_terminal) {
+    cli_log((void *)name, level, line);
+    return;
+  }
+  undraw(s);
+  printf("%s\n", line);
 }
 
 void train_show_step(train_session *s, int way, const train_result *result) {
-  if (s->on_terminal)
-    draw_live(s, way, result);
-  else
+  char text[160];
+  if (!s->on_terminal) {
     print_line(s, way, result);
+    return;
+  }
+  describe(s, way, result, text);
+  draw_live(s, text);
 }
-
-void train_show_end(train_session *s) { s->n_drawn = 0; }
 
 /* ----------------------------------------------------------------------- the results */
 
@@ -175,10 +203,9 @@ static int print_comparison(const train_session *s) {
     return cli_fail_status(KF_ENOMEM, name, NULL);
   printf("\nspeed-up %.3fx, of %.3fx that perfect balance would bring: %.1f%% realised\n",
          c.speedup, c.ideal, 100 * c.realised);
-  printf(
-    "losses of the same steps differ by at most %.1e, relative; parameters by %.1e of what they "
-    "have changed\n",
-    c.loss_max_rel_diff, s->param_rel_diff);
+  printf("losses of the same steps differ by at most %.1e, relative\n", c.loss_max_rel_diff);
+  printf("parameters differ by %.1e of what they have changed since the start\n",
+         s->param_rel_diff);
   return 0;
 }
 
@@ -203,9 +230,7 @@ int train_show_results(const train_session *s) {
   for (size_t i = 0; i < sizeof row / sizeof *row; i++)
     print_row(s, row[i].label, row[i].kind, row[i].value);
   print_shares(s);
-  int code = both(s) ? print_comparison(s) : 0;
-  if (!code && s->q->report) printf("report: %s\n", s->q->report);
-  return code;
+  return both(s) ? print_comparison(s) : 0;
 }
 
 /* ---------------------------------------------------------------------------- JSON */
