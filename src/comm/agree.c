@@ -37,20 +37,27 @@ typedef struct verdict {
   char reason[232];
 } verdict;
 
-/* Every rank compares the same verdicts, so all find the same. */
+/* What rank r could not do, in the words of this rank if it is the same. */
+static kf_status forward_reason(const verdict *all, int32_t r, int32_t rank) {
+  if (all[rank].status == all[r].status && strcmp(all[rank].reason, all[r].reason) == 0)
+    return kfi_fail((kf_status)all[r].status, "%s", all[r].reason);
+  return kfi_fail((kf_status)all[r].status, "rank %d: %s", r, all[r].reason);
+}
+
+/* Every rank compares the same verdicts, so all find the same. A rank without memory may have
+** stopped half-way in learning, so its hash says nothing; any other failure may well come from a
+** configuration of its own. */
 static kf_status compare_verdicts(const verdict *all, int32_t n, int32_t rank, const char *why) {
   int32_t like, r;
+  for (r = 0; r < n; r++)
+    if (all[r].status == KF_ENOMEM) return forward_reason(all, r, rank);
   if ((r = kfi_odd_one((const char *)&all->config, sizeof *all, 8, n, &like)) >= 0)
     return kfi_fail(KF_EMISMATCH,
                     "rank %d has another configuration (hash %016" PRIx64
                     ") than rank %d (%016" PRIx64 "): its %s",
                     r, all[r].config, like, all[like].config, why);
-  for (r = 0; r < n; r++) {
-    if (!all[r].status) continue;
-    if (all[rank].status == all[r].status && strcmp(all[rank].reason, all[r].reason) == 0)
-      return kfi_fail((kf_status)all[r].status, "%s", all[r].reason);
-    return kfi_fail((kf_status)all[r].status, "rank %d: %s", r, all[r].reason);
-  }
+  for (r = 0; r < n; r++)
+    if (all[r].status) return forward_reason(all, r, rank);
   if ((r = kfi_odd_one((const char *)&all->hash, sizeof *all, 8, n, &like)) >= 0)
     return kfi_fail(KF_EMISMATCH,
                     "rank %d has another plan (hash %016" PRIx64 ") than rank %d (%016" PRIx64
