@@ -14,8 +14,9 @@ built:
 	@test -f build/build.ninja || cmake --log-level=WARNING -G Ninja -S . -B build >/dev/null
 	@cmake --build build -j $(JOBS) -- --quiet | sed '/no work to do/d'
 
+# The main job: train both ways in turn, for less than three minutes, and compare.
 run: built
-	@build/knapformer plan --mix joint
+	@build/knapformer train --compare --steps 100 --seconds 120 --report build/report.html
 
 test:
 	@scripts/install-deps test
@@ -26,7 +27,7 @@ soak:
 	@scripts/soak
 
 bench: built
-	@for what in plan bucket route attention adaln scheduler; do build/knapformer bench $$what; done
+	@for what in plan bucket route attention adaln scheduler train; do build/knapformer bench $$what; done
 
 install: built
 	DESTDIR='$(DESTDIR)' cmake --install build --prefix '$(PREFIX)'

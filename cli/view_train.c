@@ -40,8 +40,8 @@ void train_show_start(train_session *s) {
   for (int64_t i = 0; i < s->first->n_seqs; i++) tokens += s->first->len[i];
   printf("%s: %.1f million parameters, %" PRId32 " rank%s, about %.1f GB each\n", s->config.model,
          (double)params->n_floats / 1e6, s->n_ranks, s->n_ranks == 1 ? "" : "s", s->bytes / 1e9);
-  printf("%s at scale %.4g: %" PRId64 " sequences, %" PRId64 " tokens a step\n", s->mix,
-         s->options.data.scale, s->first->n_seqs, tokens);
+  printf("%s at scale %.4g: %" PRId64 " sequence%s, %" PRId64 " tokens a step\n", s->mix,
+         s->options.data.scale, s->first->n_seqs, s->first->n_seqs == 1 ? "" : "s", tokens);
   if (s->measured) {
     double flops = train_net_flops(&s->model, 1000) /
                    (1000 * c->linear_s + 1e6 * c->quadratic_s + c->constant_s);

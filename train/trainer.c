@@ -13,8 +13,9 @@
 **     update     the same on every rank
 **
 ** Tokens are embedded where they are computed, not at home: so a row travels as 88 bytes instead of
-** 4 d, nothing of the embedding's gradient travels at all, and routing takes less than a thousandth
-** of a step. That is why it does not run beside the computation: there is nothing to hide.
+** 4 d, and nothing of the embedding's gradient travels at all. All three routes of a step take a
+** third of a millisecond where the step takes four seconds (2 ranks, DiT-S, 5000 tokens). That is
+** why they do not run beside the computation: there is nothing to hide.
 **
 ** Ranks that wait for others do so at a barrier of its own before each exchange, so that waiting
 ** and moving are told apart: a rank's busy time is what the scheduler learns from.
