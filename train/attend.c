@@ -1,45 +1,61 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** Attention of a block. Where no sequence of the step is split, q, k and v are read where the
-** matrix product left them. Where one is, all ranks exchange: rows with all heads become whole
-** sequences of this rank's heads, and back (Ulysses). Every rank makes the same calls, also one
-** that has no rows.
+** Attention of a block. Of whole sequences, q, k and v are read where the matrix product left them. Of
+** split ones, ranks exchange: rows with all heads become whole sequences of this rank's heads, and back
+** (Ulysses). Every rank makes the same calls, also one that has no rows.
 */
 #include "net.h"
 
-static kf_attention attention_of(const train_net *net, int64_t l) {
-  const train_pack *pack = net->pack;
+/* Whole sequences of a span. */
+static kf_attention whole(const train_net *net, int64_t l, const train_span *w) {
   const train_layer *layer = &net->layer[l];
-  kf_attention a = {.n_segments = pack->n_seqs,
-                    .segment = net->segment,
-                    .head_dim = (int32_t)net->head_dim,
-                    .isa = net->isa,
-                    .qkv_stride = 3 * net->d,
-                    .q = layer->qkv,
-                    .k = layer->qkv + net->d,
-                    .v = layer->qkv + 2 * net->d,
-                    .o = layer->o,
-                    .lse = layer->lse,
-                    .d_o = net->dy,
-                    .dq = net->wide,
-                    .dk = net->wide + net->d,
-                    .dv = net->wide + 2 * net->d,
-                    .workspace = net->workspace,
-                    .workspace_bytes = net->workspace_bytes};
-  if (!net->split) return a;
-  const kf_plan *plan = pack->plan;
-  int32_t rank = kf_comm_rank(pack->comm);
-  a.n_segments = plan->segment_off[rank + 1] - plan->segment_off[rank];
-  a.segment = plan->segment + plan->segment_off[rank];
-  a.qkv_stride = 0;
-  a.q = layer->pair[0], a.k = layer->pair[1], a.v = layer->pair[2], a.o = layer->pair[3];
-  a.dq = net->d_pair[0], a.dk = net->d_pair[1], a.dv = net->d_pair[2], a.d_o = net->d_pair[3];
-  return a;
+  return (kf_attention){.n_segments = w->n_seqs,
+                        .segment = net->segment + w->first_seq,
+                        .head_dim = (int32_t)net->head_dim,
+                        .isa = net->isa,
+                        .qkv_stride = 3 * net->d,
+                        .q = layer->qkv,
+                        .k = layer->qkv + net->d,
+                        .v = layer->qkv + 2 * net->d,
+                        .o = layer->o,
+                        .lse = layer->lse,
+                        .d_o = net->dy,
+                        .dq = net->wide,
+                        .dk = net->wide + net->d,
+                        .dv = net->wide + 2 * net->d,
+                        .workspace = net->workspace,
+                        .workspace_bytes = net->workspace_bytes};
+}
+
+/* This rank's heads of split sequences. */
+static kf_attention split(const train_net *net, int64_t l) {
+  const train_layer *layer = &net->layer[l];
+  const kf_plan *plan = net->pack->plan;
+  int32_t rank = kf_comm_rank(net->pack->comm);
+  return (kf_attention){.n_segments = plan->segment_off[rank + 1] - plan->segment_off[rank],
+                        .segment = plan->segment + plan->segment_off[rank],
+                        .head_dim = (int32_t)net->head_dim,
+                        .isa = net->isa,
+                        .q = layer->pair[0],
+                        .k = layer->pair[1],
+                        .v = layer->pair[2],
+                        .o = layer->pair[3],
+                        .lse = layer->pair_lse,
+                        .d_o = net->d_pair[3],
+                        .dq = net->d_pair[0],
+                        .dk = net->d_pair[1],
+                        .dv = net->d_pair[2],
+                        .workspace = net->workspace,
+                        .workspace_bytes = net->workspace_bytes};
 }
 
 int64_t train_attend_workspace(const train_net *net) {
-  kf_attention a = attention_of(net, 0);
-  return kf_attention_workspace(&a);
+  kf_attention a = whole(net, 0, &net->all);
+  int64_t n_bytes = kf_attention_workspace(&a);
+  if (!net->split) return n_bytes;
+  a = split(net, 0);
+  int64_t more = kf_attention_workspace(&a);
+  return more > n_bytes ? more : n_bytes;
 }
 
 /* ----------------------------------------------------------------------- exchanges */
@@ -52,7 +68,8 @@ static void lap(const train_net *net, train_phase phase) {
 static void view_rows(const train_net *net, float *data, int32_t n, kf_tensor *out) {
   int64_t row_bytes = net->d * (int64_t)sizeof(float);
   for (int32_t i = 0; i < n; i++)
-    out[i] = (kf_tensor){data + i * net->d, net->pack->n_rows, row_bytes, n * row_bytes};
+    out[i] =
+      (kf_tensor){data + i * net->d, net->part[TRAIN_SPLIT].n_rows, row_bytes, n * row_bytes};
 }
 
 static void view_pairs(const train_net *net, float *const *pair, int32_t n, kf_tensor *out) {
@@ -79,21 +96,27 @@ static kf_status exchange(train_net *net, float *rows, float *const *pair, int32
 
 /* ------------------------------------------------------------------------ attention */
 
-kf_status train_attend_forward(train_net *net, int64_t l) {
-  train_layer *layer = &net->layer[l];
-  kf_attention a = attention_of(net, l);
-  kf_status status;
-  if (!net->split) return kf_attention_forward(&a);
-  if ((status = exchange(net, layer->qkv, layer->pair, 3, false))) return status;
-  if ((status = kf_attention_forward(&a))) return status;
-  return exchange(net, layer->o, layer->pair + 3, 1, true);
+kf_status train_attend_forward(train_net *net, int64_t l, const train_span *w) {
+  kf_attention a = whole(net, l, w);
+  return kf_attention_forward(&a);
 }
 
-kf_status train_attend_backward(train_net *net, int64_t l) {
-  kf_attention a = attention_of(net, l);
-  kf_status status;
-  if (!net->split) return kf_attention_backward(&a);
-  if ((status = exchange(net, net->dy, net->d_pair + 3, 1, false))) return status;
-  if ((status = kf_attention_backward(&a))) return status;
-  return exchange(net, net->wide, net->d_pair, 3, true);
+kf_status train_attend_backward(train_net *net, int64_t l, const train_span *w) {
+  kf_attention a = whole(net, l, w);
+  return kf_attention_backward(&a);
+}
+
+kf_status train_split_forward(train_net *net, int64_t l, train_stage stage) {
+  train_layer *layer = &net->layer[l];
+  if (stage == TRAIN_OUT) return exchange(net, layer->qkv, layer->pair, 3, false);
+  if (stage == TRAIN_BACK) return exchange(net, layer->o, layer->pair + 3, 1, true);
+  kf_attention a = split(net, l);
+  return kf_attention_forward(&a);
+}
+
+kf_status train_split_backward(train_net *net, int64_t l, train_stage stage) {
+  if (stage == TRAIN_OUT) return exchange(net, net->dy, net->d_pair + 3, 1, false);
+  if (stage == TRAIN_BACK) return exchange(net, net->wide, net->d_pair, 3, true);
+  kf_attention a = split(net, l);
+  return kf_attention_backward(&a);
 }

@@ -48,7 +48,8 @@ static void allot_layer(train_net *net, allotment *a, int64_t l, float *shared_h
   layer->qkv = take(a, n * 3 * d);
   layer->o = take(a, n * d);
   for (int i = 0; i < 4; i++) layer->pair[i] = take(a, pairs * net->head_dim);
-  layer->lse = take(a, net->split ? pairs : n * net->heads);
+  layer->lse = take(a, n * net->heads);
+  layer->pair_lse = take(a, pairs);
   layer->h = kept ? take(a, n * 4 * d) : shared_h;
   layer->u[1] = kept ? take(a, n * d) : shared_u;
 }
@@ -113,13 +114,33 @@ static kf_status reserve_workspace(train_net *net) {
               "a workspace");
 }
 
+/* The parts of a pack, and where each one's rows are. */
+static kf_status list_parts(train_net *net) {
+  const train_pack *pack = net->pack;
+  int64_t n_bytes = (pack->n_seqs + TRAIN_N_PARTS) * (int64_t)sizeof *net->part_off, *off;
+  const int64_t end[TRAIN_N_PARTS] = {
+    pack->n_split, net->split ? pack->n_split + pack->n_early : pack->n_seqs, pack->n_seqs};
+  void *part_off = net->part_off;
+  kf_status status = grow(&part_off, &net->cap_part_off, n_bytes, "a step's parts");
+  off = net->part_off = part_off;
+  if (status) return status;
+  net->all = (train_span){0, pack->n_rows, 0, pack->n_seqs, pack->seq_off};
+  for (int64_t i = 0, first = 0; i < TRAIN_N_PARTS; first = end[i++]) {
+    int64_t row = pack->seq_off[first];
+    net->part[i] = (train_span){row, pack->seq_off[end[i]] - row, first, end[i] - first, off};
+    for (int64_t s = first; s <= end[i]; s++) *off++ = pack->seq_off[s] - row;
+  }
+  return KF_OK;
+}
+
 /* Lay everything out for a pack. */
 static kf_status prepare(train_net *net, const float *params, const train_pack *pack) {
   allotment a = {0};
   kf_status status;
   net->p = params;
   net->pack = pack;
-  net->split = pack->plan && pack->plan->ulysses_off[pack->plan->n_ranks] > 0;
+  net->split = pack->plan != NULL;
+  if ((status = list_parts(net))) return status;
   net->n_pairs = net->split ? kf_ulysses_pairs(pack->plan, kf_comm_rank(pack->comm)) : 0;
   net->n_kept = layers_to_keep(net, pack->n_rows);
   allot(net, &a);
@@ -172,6 +193,7 @@ void train_net_free(train_net *net) {
   if (!net) return;
   free(net->block);
   free(net->segment);
+  free(net->part_off);
   free(net->workspace);
   free(net->layer);
   free(net);
@@ -208,7 +230,7 @@ static kf_status forward(train_net *net, const float *params, const train_pack *
   train_embed_forward(net, net->layer[0].x[0]);
   for (int64_t l = 0; l < net->layers; l++)
     if ((status = train_block_forward(net, l))) return status;
-  if ((status = train_site_forward(net, 2 * net->layers))) return status;
+  if ((status = train_site_forward(net, 2 * net->layers, &net->all))) return status;
   train_map(n, TRAIN_VALUES, net->d, net->y, net->d, train_net_p(net, TRAIN_OUT_W, 0), prediction);
   net->pw->add_bias(prediction, train_net_p(net, TRAIN_OUT_B, 0), n, TRAIN_VALUES);
   lap(net);
@@ -229,14 +251,14 @@ kf_status train_net_backward(train_net *net, const float *params, const train_pa
   if (net->pack != pack || net->p != params)
     return kf_fail(KF_EINVAL, "backward: another pack or other parameters than forward's");
   memset(grads, 0, (size_t)net->params.n_floats * sizeof *grads);
-  if ((status = train_site_remake(net, 2 * net->layers))) return status;
+  if ((status = train_site_remake(net, 2 * net->layers, &net->all))) return status;
   train_map_weight(n, TRAIN_VALUES, d, d_prediction, net->y, d,
                    train_net_g(net, grads, TRAIN_OUT_W, 0));
   net->pw->add_rows(d_prediction, n, TRAIN_VALUES, train_net_g(net, grads, TRAIN_OUT_B, 0));
   train_map_back(n, d, TRAIN_VALUES, d_prediction, train_net_p(net, TRAIN_OUT_W, 0), net->dy);
   for (int64_t l = net->layers - 1; l >= 0; l--)
     if ((status = train_block_backward(net, l, grads))) return status;
-  if ((status = train_site_backward(net, 0))) return status;
+  if ((status = train_site_backward(net, 0, &net->all))) return status;
   train_embed_backward(net, net->dx, grads);
   train_condition_backward(net, grads);
   lap(net);

@@ -26,12 +26,22 @@
 ** of a tile stays in the last cache. */
 enum { TRAIN_MLP_TILE = 1024 };
 
+/* Some neighbouring sequences of a pack, and their rows. */
+typedef struct train_span {
+  int64_t first, n_rows;
+  int64_t first_seq, n_seqs;
+  const int64_t *seq_off; /* (n_seqs + 1) from 0 */
+} train_span;
+
+typedef enum train_part { TRAIN_SPLIT, TRAIN_EARLY, TRAIN_LATE, TRAIN_N_PARTS } train_part;
+
 typedef struct train_layer {
   float *x[2], *u[2];
   float *qkv, *o;
   float *h;
-  float *pair[4]; /* (P, head_dim) where sequences are split: q, k, v and o of this rank's heads */
-  float *lse;     /* (T H) or (P) */
+  float *pair[4];  /* (P, head_dim) where sequences are split: q, k, v and o of this rank's heads */
+  float *lse;      /* (T H) of whole sequences */
+  float *pair_lse; /* (P) */
 } train_layer;
 
 struct train_net {
@@ -44,8 +54,9 @@ struct train_net {
   /* Of the present step. */
   const float *p; /* parameters */
   const train_pack *pack;
-  bool split;      /* some sequence of the plan is split: ranks exchange */
-  int64_t n_pairs; /* of this rank's attention, if split */
+  train_span all, part[TRAIN_N_PARTS];
+  bool split;      /* some sequence is split: ranks exchange */
+  int64_t n_pairs; /* of this rank's attention of split sequences */
   int64_t n_kept;  /* the last so many layers keep h and u[1] */
 
   /* The block of memory, and what lies in it. */
@@ -65,8 +76,10 @@ struct train_net {
   float *waves;       /* (S, TRAIN_TIME) */
   void *workspace;    /* of adaln and attention */
   int64_t workspace_bytes;
-  kf_segment *segment; /* (S) whole sequences */
+  kf_segment *segment; /* (S) sequences as if all were whole */
   int64_t cap_segments;
+  int64_t *part_off; /* (S + TRAIN_N_PARTS) the parts' seq_off */
+  int64_t cap_part_off;
 };
 
 /* The tensor's values for a layer; tensors that are not by layer have layer 0 only. */
@@ -104,17 +117,21 @@ void train_condition_forward(train_net *net);
 void train_condition_backward(train_net *net, float *grads);
 void train_angles(train_net *net); /* cos_sin */
 
-/* block.c: one layer. Backward begins and ends with the gradient of the stream in dx and that of
-** the branch before in du. */
-kf_status train_site_forward(train_net *net, int64_t site);
-kf_status train_site_remake(train_net *net, int64_t site); /* y alone, from the x that was kept */
-kf_status train_site_backward(train_net *net, int64_t site);
+/* block.c: one layer, and sites of any rows. Backward begins with the gradient of the next site in dy
+** and that of its stream in dx, and ends with those of its own first site. */
+kf_status train_site_forward(train_net *net, int64_t site, const train_span *w);
+kf_status train_site_remake(train_net *net, int64_t site, const train_span *w); /* y alone */
+kf_status train_site_backward(train_net *net, int64_t site, const train_span *w);
 kf_status train_block_forward(train_net *net, int64_t layer);
 kf_status train_block_backward(train_net *net, int64_t layer, float *grads);
 
-/* attend.c: qkv to o; and o's gradient, in dy, to that of qkv, in wide. */
-kf_status train_attend_forward(train_net *net, int64_t layer);
-kf_status train_attend_backward(train_net *net, int64_t layer);
+/* attend.c: qkv to o; and o's gradient, in dy, to that of qkv, in wide. Of whole sequences; and of
+** split ones, in three steps: the exchange there, attention, the exchange back. */
+kf_status train_attend_forward(train_net *net, int64_t layer, const train_span *w);
+kf_status train_attend_backward(train_net *net, int64_t layer, const train_span *w);
+typedef enum train_stage { TRAIN_OUT, TRAIN_ATTEND, TRAIN_BACK } train_stage;
+kf_status train_split_forward(train_net *net, int64_t layer, train_stage stage);
+kf_status train_split_backward(train_net *net, int64_t layer, train_stage stage);
 int64_t train_attend_workspace(const train_net *net);
 
 #endif

@@ -16,6 +16,7 @@
 **   net.c        the network: memory, forward, backward
 **   clock.c      where a rank's time goes
 **   measure.c    what this machine takes: the cost that the first plans are made with
+**   group.c      the order of a rank's rows: split, early, late
 **   way.c        one way of training: parameters, optimiser, scheduler
 **   trainer.c    one step: plan, route, forward, loss, backward, reduce, update
 **   record.c     what was measured, step by step; what the balancer brought
@@ -218,15 +219,24 @@ double train_clock_wall(const train_clock *clock);           /* from the start t
 
 /* ----------------------------------------------------------------------------- net.c */
 
-/* What a rank computes of one step. */
+/*
+** What a rank computes of one step. Where some rank's plan splits a sequence, ranks meet twice in every
+** block: before attention, and after it. What lies between two meetings should take all ranks equally
+** long, and whole sequences, which need nobody, are there to fill: some are computed before attention's
+** exchange, the others between the two. So rows come in this order:
+**
+**     | parts of split sequences | whole ones, early | whole ones, late |
+*/
 typedef struct train_pack {
   int64_t n_rows, n_seqs;
-  const train_row *row; /* (n_rows) */
-  const int64_t
-    *seq_off;          /* (n_seqs + 1) rows of each sequence, or of the part of it that is here */
-  kf_comm *comm;       /* with a plan: */
-  const kf_plan *plan; /* whose split sequences are exchanged; NULL: every sequence is whole */
-  train_clock *clock;  /* NULL: nobody wants to know */
+  const train_row *row;   /* (n_rows) */
+  const int64_t *seq_off; /* (n_seqs + 1) rows of each sequence that has some here */
+  int64_t n_split;        /* sequences of which this rank has a part, */
+  int64_t n_early;        /* and whole ones after them that are computed early */
+  kf_comm *comm;          /* with a plan: */
+  const kf_plan *plan;    /* in which this rank holds parts of split sequences only (group.c); NULL:
+                             no rank has such, nothing is exchanged, and all is early */
+  train_clock *clock;     /* NULL: nobody wants to know */
 } train_pack;
 
 typedef struct train_net train_net;

@@ -86,8 +86,8 @@ void train_job_free(train_job *job) {
   train_data_free(job->data);
   train_net_free(job->net);
   free(job->grads);
-  free(job->row.data), free(job->prediction.data), free(job->gradient.data);
-  free(job->home.data), free(job->seq_off.data);
+  free(job->row.data), free(job->values.data), free(job->home.data);
+  free(job->held_row.data), free(job->held_values.data), free(job->group.memory.data);
   free(job->note);
   free(job->counters);
   free(job->busy_s);
@@ -131,39 +131,36 @@ static kf_status schedule(passage *p) {
   return status;
 }
 
-/* The sequences, and parts of sequences, whose rows this rank holds. */
-static kf_status list_sequences(passage *p) {
-  const kf_plan *plan = p->plan;
-  train_job *job = p->job;
-  int64_t first = plan->hold_off[job->rank], end = plan->hold_off[job->rank + 1], n = 0, at = 0;
-  kf_status status = train_reserve(&job->seq_off, (end - first + 1) * 8, "a step's sequences");
-  if (status) return status;
-  int64_t *off = job->seq_off.data;
-  for (int64_t i = first; i < end; i++) {
-    int64_t length = plan->chunk[plan->hold[i]].length;
-    if (length == 0) continue;
-    off[n++] = at;
-    at += length;
-  }
-  off[n] = at;
-  p->pack = (train_pack){.n_rows = at,
-                         .n_seqs = n,
-                         .row = job->row.data,
-                         .seq_off = off,
-                         .comm = job->o.comm,
-                         .plan = plan,
-                         .clock = &p->clock};
-  return KF_OK;
-}
-
 static kf_status reserve(passage *p) {
   train_job *job = p->job;
-  int64_t held = p->plan->hold_rows[job->rank];
-  kf_status status = train_reserve(&job->row, held * (int64_t)sizeof(train_row), "held rows");
-  if (!status) status = train_reserve(&job->prediction, held * VALUE_BYTES, "predictions");
-  if (!status) status = train_reserve(&job->gradient, held * VALUE_BYTES, "their gradients");
+  int64_t held = p->plan->hold_rows[job->rank], row_bytes = sizeof(train_row);
+  kf_status status = train_reserve(&job->held_row, held * row_bytes, "held rows");
+  if (!status) status = train_reserve(&job->held_values, held * VALUE_BYTES, "held values");
+  if (!status) status = train_reserve(&job->row, held * row_bytes, "rows");
+  if (!status) status = train_reserve(&job->values, held * VALUE_BYTES, "values");
   if (!status) status = train_reserve(&job->home, p->batch.n_rows * VALUE_BYTES, "predictions");
   return status;
+}
+
+/* The order in which this rank computes, by the cost that the plan was made with. */
+static kf_status group(passage *p) {
+  train_job *job = p->job;
+  train_group *g = &job->group;
+  const kf_plan *plan = p->plan;
+  const kf_cost *cost = &kf_scheduler_metrics(p->way->scheduler)->cost;
+  kf_status status = train_group_rows(plan, cost, job->rank, g);
+  if (status) return status;
+  p->pack = (train_pack){.n_rows = plan->hold_rows[job->rank],
+                         .n_seqs = g->n_runs,
+                         .row = job->row.data,
+                         .seq_off = g->seq_off,
+                         .clock = &p->clock};
+  if (plan->ulysses_off[plan->n_ranks] == 0) return KF_OK; /* nobody has anything to exchange */
+  p->pack.n_split = g->n_seqs[0];
+  p->pack.n_early = g->n_seqs[1];
+  p->pack.comm = job->o.comm;
+  p->pack.plan = &g->view;
+  return KF_OK;
 }
 
 /* Squared errors of what came home; predictions become their gradients. */
@@ -184,32 +181,36 @@ static void make_loss(passage *p) {
   p->sum[1] = (double)(b->n_visual * TRAIN_VALUES);
 }
 
-static kf_tensor rows_of(const train_buffer *b, int64_t n_rows, int64_t row_bytes) {
-  return (kf_tensor){b->data, n_rows, row_bytes, 0};
-}
-
-static kf_status forward_and_back(passage *p) {
+static kf_status forward(passage *p) {
   train_job *job = p->job;
   int64_t n_home = p->batch.n_rows, n_held = p->pack.n_rows;
   kf_tensor home = {(void *)p->batch.row, n_home, sizeof(train_row), 0};
-  kf_tensor held = rows_of(&job->row, n_held, sizeof(train_row));
-  kf_tensor prediction = rows_of(&job->prediction, n_held, VALUE_BYTES);
-  kf_tensor gradient = rows_of(&job->gradient, n_held, VALUE_BYTES);
-  kf_tensor result = rows_of(&job->home, n_home, VALUE_BYTES);
-  kf_comm *comm = job->o.comm;
-  kf_status status;
-  if ((status = kf_route_forward(comm, p->plan, 1, &home, &held))) return status;
+  kf_tensor held = {job->held_row.data, n_held, sizeof(train_row), 0};
+  kf_tensor prediction = {job->held_values.data, n_held, VALUE_BYTES, 0};
+  kf_tensor result = {job->home.data, n_home, VALUE_BYTES, 0};
+  kf_status status = kf_route_forward(job->o.comm, p->plan, 1, &home, &held);
+  if (status) return status;
+  train_group_move(&job->group, sizeof(train_row), held.data, job->row.data, false);
   train_clock_lap(&p->clock, TRAIN_PHASE_MOVE);
-  status = train_net_forward(job->net, p->way->p, &p->pack, job->prediction.data);
+  status = train_net_forward(job->net, p->way->p, &p->pack, job->values.data);
   if (status) return status;
   if (routes(p->plan) && (status = meet(p))) return status;
-  if ((status = kf_route_reverse(comm, p->plan, 1, &prediction, &result))) return status;
+  train_group_move(&job->group, VALUE_BYTES, job->values.data, prediction.data, true);
+  status = kf_route_reverse(job->o.comm, p->plan, 1, &prediction, &result);
   train_clock_lap(&p->clock, TRAIN_PHASE_MOVE);
-  make_loss(p);
+  return status;
+}
+
+static kf_status backward(passage *p) {
+  train_job *job = p->job;
+  kf_tensor home = {job->home.data, p->batch.n_rows, VALUE_BYTES, 0};
+  kf_tensor held = {job->held_values.data, p->pack.n_rows, VALUE_BYTES, 0};
+  kf_status status = KF_OK;
   if (routes(p->plan) && (status = meet(p))) return status;
-  if ((status = kf_route_forward(comm, p->plan, 1, &result, &gradient))) return status;
+  if ((status = kf_route_forward(job->o.comm, p->plan, 1, &home, &held))) return status;
+  train_group_move(&job->group, VALUE_BYTES, held.data, job->values.data, false);
   train_clock_lap(&p->clock, TRAIN_PHASE_MOVE);
-  return train_net_backward(job->net, p->way->p, &p->pack, job->gradient.data, job->grads);
+  return train_net_backward(job->net, p->way->p, &p->pack, job->values.data, job->grads);
 }
 
 /* The sum over ranks, and the update. */
@@ -232,6 +233,9 @@ static kf_status reduce_and_update(passage *p, train_result *out) {
 
 /* ------------------------------------------------------------------------ the figures */
 
+/* Who has the first row of a sequence counts it; who has heads alone does not. */
+static bool is_first(const kf_chunk *c) { return c->offset == 0 && c->length > 0; }
+
 static kf_counters count(const passage *p) {
   const train_clock *c = &p->clock;
   struct rusage usage;
@@ -239,7 +243,7 @@ static kf_counters count(const passage *p) {
   getrusage(RUSAGE_SELF, &usage);
   int64_t samples = 0;
   for (int64_t i = p->plan->hold_off[p->job->rank]; i < p->plan->hold_off[p->job->rank + 1]; i++)
-    samples += p->plan->chunk[p->plan->hold[i]].offset == 0; /* who has the first row counts it */
+    samples += is_first(&p->plan->chunk[p->plan->hold[i]]);
   return (kf_counters){.memory_bytes = (int64_t)usage.ru_maxrss * 1024,
                        .memory_limit_bytes = (int64_t)pages * page,
                        .tokens = p->pack.n_rows,
@@ -283,8 +287,10 @@ kf_status train_run_step(train_job *job, train_way *way, int64_t step, train_res
   train_clock_start(&p.clock);
   if ((status = schedule(&p))) return status;
   if ((status = reserve(&p))) return status;
-  if ((status = list_sequences(&p))) return status;
-  if ((status = forward_and_back(&p))) return status;
+  if ((status = group(&p))) return status;
+  if ((status = forward(&p))) return status;
+  make_loss(&p);
+  if ((status = backward(&p))) return status;
   if ((status = reduce_and_update(&p, &result))) return status;
   if ((status = tell(&p, &result))) return status;
   *out = result;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One way of training: parameters, AdamW with clipping and averaging, and the scheduler. */
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +26,6 @@ kf_status train_way_create(train_job *job, const train_way_options *o, train_way
   train_way *way = calloc(1, sizeof *way);
   if (!way) return kf_fail(KF_ENOMEM, "out of memory: a way of training");
   way->job = job;
-  way->balanced = o->config != NULL;
   if ((status = make_scheduler(way, o))) goto fail;
   way->block = aligned_alloc(64, 4 * n * sizeof(float));
   if (!way->block) {
