@@ -44,15 +44,17 @@ typedef struct problem {
   train_params params;
   train_net *net;
   const train_pointwise *pw;
-  float *p, *grads, *m, *v, *ema; /* (params.n_floats) */
-  train_row *row;                 /* (n_rows) */
-  float *target, *prediction;     /* (n_rows, TRAIN_VALUES) */
-  int64_t n_rows, seq_off[2], n_steps;
+  float *grads; /* (params.n_floats) */
+  train_state state;
+  train_row *row;             /* (n_rows) */
+  float *target, *prediction; /* (n_rows, TRAIN_VALUES) */
+  int64_t n_rows, seq_off[2];
 } problem;
 
 static void problem_free(problem *p) {
   train_net_free(p->net);
-  free(p->p), free(p->grads), free(p->m), free(p->v), free(p->ema);
+  free(p->grads);
+  free(p->state.p), free(p->state.m), free(p->state.v), free(p->state.ema);
   free(p->row), free(p->target), free(p->prediction);
 }
 
@@ -63,16 +65,17 @@ static kf_status problem_make(const kf_model *model, kf_isa isa, int64_t n_rows,
   if (!status) status = train_net_create(&options, &p.net);
   if (status) return status;
   size_t n = (size_t)p.params.n_floats, n_values = (size_t)(n_rows * TRAIN_VALUES);
-  p.p = malloc(n * sizeof(float)), p.grads = malloc(n * sizeof(float));
-  p.m = calloc(n, sizeof(float)), p.v = calloc(n, sizeof(float));
-  p.ema = calloc(n, sizeof(float));
+  train_state *t = &p.state;
+  p.grads = malloc(n * sizeof(float));
+  t->p = malloc(n * sizeof(float)), t->m = calloc(n, sizeof(float));
+  t->v = calloc(n, sizeof(float)), t->ema = calloc(n, sizeof(float));
   p.row = calloc((size_t)n_rows, sizeof *p.row);
   p.target = malloc(n_values * sizeof(float)), p.prediction = malloc(n_values * sizeof(float));
   *out = p;
-  if (!p.p || !p.grads || !p.m || !p.v || !p.ema || !p.row || !p.target || !p.prediction)
+  if (!t->p || !p.grads || !t->m || !t->v || !t->ema || !p.row || !p.target || !p.prediction)
     return kf_fail(KF_ENOMEM, "out of memory: a model to be timed");
-  bench_randomise(p.p, p.params.n_floats, 1); /* no zeros: every gradient counts */
-  for (size_t i = 0; i < n; i++) p.p[i] *= 0.03f;
+  bench_randomise(t->p, p.params.n_floats, 1); /* no zeros: every gradient counts */
+  for (size_t i = 0; i < n; i++) t->p[i] *= 0.03f;
   bench_randomise(p.target, (int64_t)n_values, 2);
   for (int64_t i = 0; i < n_rows; i++) {
     p.row[i] = (train_row){.word = -1, .at = {0, (int32_t)(i / SIDE), (int32_t)(i % SIDE)}};
@@ -85,29 +88,21 @@ static kf_status problem_make(const kf_model *model, kf_isa isa, int64_t n_rows,
 /* Forward, loss and backward: gradients of the sum of squared errors. */
 static kf_status differentiate(problem *p) {
   const train_pack pack = {.n_rows = p->n_rows, .n_seqs = 1, .row = p->row, .seq_off = p->seq_off};
-  kf_status status = train_net_forward(p->net, p->p, &pack, p->prediction);
+  kf_status status = train_net_forward(p->net, p->state.p, &pack, p->prediction);
   if (status) return status;
   for (int64_t i = 0; i < p->n_rows * TRAIN_VALUES; i++)
     p->prediction[i] = 2 * (p->prediction[i] - p->target[i]);
-  return train_net_backward(p->net, p->p, &pack, p->prediction, p->grads);
+  return train_net_backward(p->net, p->state.p, &pack, p->prediction, p->grads);
 }
 
 static kf_status step(problem *p) {
+  train_options options = {.lr = 1e-4};
   kf_status status = differentiate(p);
-  if (status) return status;
-  double t = (double)++p->n_steps, scale = 1.0 / (double)(p->n_rows * TRAIN_VALUES);
-  double norm = sqrt(p->pw->sum_squares(p->grads, p->params.n_floats)) * scale;
-  const train_adamw a = {.lr = 1e-4f,
-                         .beta1 = 0.9f,
-                         .beta2 = 0.99f,
-                         .eps = 1e-8f,
-                         .weight_decay = 0.01f,
-                         .ema_decay = 0.999f,
-                         .grad_scale = (float)(norm > 1 ? scale / norm : scale),
-                         .correction1 = (float)(1 - pow(0.9, t)),
-                         .correction2 = (float)(1 - pow(0.99, t))};
-  p->pw->adamw(&a, p->params.n_floats, p->grads, p->p, p->m, p->v, p->ema);
-  return KF_OK;
+  train_options_complete(&options);
+  if (!status)
+    train_update(&p->params, p->pw, &options, 1.0 / (double)(p->n_rows * TRAIN_VALUES), p->grads,
+                 &p->state);
+  return status;
 }
 
 /* 0 or an exit code: the wanted kernels and the portable ones agree on every gradient. */

@@ -17,9 +17,9 @@
 /* Set for the ranks, so that one that finds no launcher around it does not start ranks again. */
 static const char own_mark[] = "KNAPFORMER_LAUNCHED";
 
-/* PMIX_RANK: prun, which says no more than that. */
 bool cli_can_launch(void) { return true; }
 
+/* PMIX_RANK: prun, which says no more than that. */
 bool cli_launched(void) { return getenv(own_mark) || getenv("PMIX_RANK") || cli_mpi_rank(); }
 
 /* Open MPI refuses root, and more ranks than cores; and it must not bind those to a core each.
@@ -30,6 +30,7 @@ static void set_environment(int32_t n_ranks) {
   setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
   if (n_ranks > sysconf(_SC_NPROCESSORS_ONLN))
     setenv("OMPI_MCA_hwloc_base_binding_policy", "none", 0);
+  setenv("OPENBLAS_NUM_THREADS", "1", 0); /* or each rank has as many as there are cores */
   setenv(own_mark, "1", 1);
 }
 

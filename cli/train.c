@@ -28,8 +28,8 @@ static const char help[] =
   "  --model NAME           DiT-S, DiT-B, DiT-L, DiT-XL or d=..,layers=..,heads=.. (DiT-S)\n"
   "  --data synthetic:MIX   moving shapes and textures with the sizes of a mix (joint), as in\n"
   "                         \"knapformer plan\"\n"
-  "  --scale F              tokens of each sequence, times F; default: 2500 a rank and step at "
-  "most\n"
+  "  --scale F              tokens of each sequence, times F; default: a step has 2500 a rank in\n"
+  "                         the mean, or as many as the mix has\n"
   "  --steps N              default 20\n"
   "  --seed N               decides samples and first parameters (0)\n"
   "  --lr X                 learning rate of AdamW (0.001)\n"
@@ -46,7 +46,7 @@ static const char help[] =
   "  --json                 one JSON object instead of lines and table\n"
   "\n"
   "  --ranks N              ranks to start; default: one per core\n"
-  "  --seconds N            begin no further step after so many seconds\n"
+  "  --seconds N            begin no further block of steps after so many seconds\n"
   "  --timeout N            seconds to wait for a silent rank; default: by what a step takes\n"
   "\n"
   "doc/train.md says what the model is and what the figures mean.\n";
@@ -106,16 +106,16 @@ static void find_terminal(train_session *s) {
 ** block takes here. */
 static int find_cost(train_session *s) {
   kf_config *c = &s->config;
-  bool given;
-  int code = cli_read_cost(name, c, s->n_ranks, &s->cost, &given);
-  if (code || given) return code;
-  kf_status status =
-    kf_cost_preset(c->model, c->cluster, s->n_ranks, c->gamma > 0 ? c->gamma : 0.4, &s->cost);
-  if (status) return cli_fail_status(status, name, NULL);
-  s->cost.ulysses_bytes *= sizeof(float) / s->cost.cluster.elem_bytes;
+  kf_status status = KF_OK;
+  if (!s->cost_given)
+    status =
+      kf_cost_preset(c->model, c->cluster, s->n_ranks, c->gamma > 0 ? c->gamma : 0.4, &s->cost);
+  if (status) return fail_rank(s);
+  s->cost.ulysses_bytes = 4.0 * s->model.dim * s->model.layers * sizeof(float);
+  s->cost.route_bytes = TRAIN_ROUTE_BYTES;
   s->cost.cluster.elem_bytes = sizeof(float);
-  if (c->cost_model == KF_COST_STATIC) return 0;
-  if (*c->state_file) return 0; /* which goes on from the same beginning on another day */
+  /* A state goes on from the same beginning on another day. */
+  if (s->cost_given || c->cost_model == KF_COST_STATIC || *c->state_file) return 0;
   s->measured = true;
   bool links = !*c->cluster;
   if (links) s->cost.cluster.ranks_per_node = s->n_ranks; /* what is measured holds for all */
@@ -123,17 +123,20 @@ static int find_cost(train_session *s) {
   return status ? fail_rank(s) : 0;
 }
 
-/* As long as the slowest rank may compute while the others wait, ten times over. */
-static double default_timeout(const train_session *s) {
-  double most = 0;
+/* As long as a slow core may take for the longest rank's work, while the others wait. */
+static kf_status set_timeout(train_session *s) {
+  const double slow_flops = 10e9;
+  double most = 0, timeout_s = s->timeout_s;
   for (int32_t r = 0; r < s->n_ranks; r++) {
     double sum = 0;
     for (int64_t i = s->first->rank_off[r]; i < s->first->rank_off[r + 1]; i++)
-      sum += kf_cost_work(&s->cost, s->first->len[i]);
+      sum += train_net_flops(&s->model, s->first->len[i]);
     most = fmax(most, sum);
   }
-  double share = fmax(1, (double)s->n_ranks / (double)sysconf(_SC_NPROCESSORS_ONLN));
-  return fmin(1e6, KF_DEFAULT_TIMEOUT_S + 10 * share * most);
+  double share = fmax(1, (double)s->n_here / (double)sysconf(_SC_NPROCESSORS_ONLN));
+  if (!(timeout_s > 0)) timeout_s = fmin(1e6, KF_DEFAULT_TIMEOUT_S + share * most / slow_flops);
+  kf_status status = kf_comm_reduce(s->comm, KF_MAX, KF_F64, 1, &timeout_s);
+  return status ? status : kf_comm_set_timeout(s->comm, timeout_s);
 }
 
 static int make_ways(train_session *s) {
@@ -147,6 +150,7 @@ static int make_ways(train_session *s) {
                                  .log_user = s};
     s->record[w].n_ranks = s->n_ranks;
     if (wanted) status = train_way_create(s->job, &options, &s->way[w]);
+    if (wanted && !status) status = train_check_ranks(s->job, s->way[w]);
   }
   return status ? fail_rank(s) : 0;
 }
@@ -161,10 +165,10 @@ static int open_files(train_session *s) {
 
 static int begin(train_session *s) {
   int code;
+  if (set_timeout(s)) return fail_rank(s);
   if ((code = find_cost(s))) return code;
-  double timeout_s = s->timeout_s > 0 ? s->timeout_s : default_timeout(s);
-  if (kf_comm_set_timeout(s->comm, timeout_s)) return fail_rank(s);
   s->options.comm = s->comm;
+  s->options.ranks_here = s->n_here;
   s->options.model = s->model;
   if ((code = make_ways(s))) return code;
   if ((code = in_turn(s, open_files))) return code;
@@ -198,9 +202,9 @@ static kf_status note_expectations(train_session *s, const kf_metrics *m) {
 
 static int watch(train_session *s) {
   const kf_metrics *m = kf_scheduler_metrics(train_way_scheduler(s->way[watched_way(s)]));
-  kf_status status = note_expectations(s, m);
-  if (status) return fail_rank(s);
-  int code = s->rank == 0 ? cli_watch_step(&s->watch, m) : 0;
+  if (s->rank > 0) return 0;
+  if (note_expectations(s, m)) return fail_rank(s);
+  int code = cli_watch_step(&s->watch, m);
   if (code) kf_comm_fail(s->comm, "it cannot write its files");
   return code;
 }
@@ -219,7 +223,7 @@ static int refuse_loss(const train_session *s, const train_result *r) {
 static int run_step(train_session *s, int way, int64_t step) {
   train_result result;
   kf_status status = train_run_step(s->job, s->way[way], step, &result);
-  if (!status) status = train_record_add(&s->record[way], &result);
+  if (!status && s->rank == 0) status = train_record_add(&s->record[way], &result);
   if (status) return fail_rank(s);
   if (way == WITH) s->last_plan = result.plan, s->last_step = step;
   if (s->rank == 0 && !s->q->json) train_show_step(s, way, &result);
@@ -305,10 +309,21 @@ static int start_ranks(train_session *s, char **argv) {
   int64_t n_ranks = train_count_cores();
   if (s->q->ranks && !cli_int(name, "--ranks", s->q->ranks, 1, TRAIN_MOST_RANKS, &n_ranks))
     return EXIT_MISUSE;
-  s->n_here = (int32_t)n_ranks;
   if (n_ranks == 1 || (!s->q->ranks && !cli_can_launch())) return run_rank(s);
-  int code = train_setup(s, (int32_t)n_ranks);
-  return code ? code : cli_launch(name, (int32_t)n_ranks, argv);
+  int64_t n_cores = n_ranks;
+  int code;
+  s->may_shrink = !s->q->ranks;
+  do {
+    s->n_here = (int32_t)n_ranks;
+    train_data_free(s->first_data);
+    s->first_data = NULL;
+    code = train_setup(s, (int32_t)n_ranks);
+  } while (s->lacks_memory && s->may_shrink && --n_ranks > 0);
+  if (code) return code;
+  if (n_ranks < n_cores)
+    fprintf(stderr, "knapformer %s: memory is enough for %d of %d ranks\n", name, (int)n_ranks,
+            (int)n_cores);
+  return cli_launch(name, (int32_t)n_ranks, argv);
 }
 
 static void clear(train_session *s) {
@@ -352,6 +367,11 @@ int cli_train(char **argv) {
   s->q = &q;
   find_terminal(s);
   code = cli_launched() ? run_rank(s) : start_ranks(s, argv);
-  clear(s);
+  if (code && s->comm && kf_comm_size(s->comm) > 1) { /* MPI may still write to the job's memory */
+    cli_watch_close(&s->watch, false);
+    kf_comm_free(s->comm);
+  } else {
+    clear(s);
+  }
   return code;
 }

@@ -68,15 +68,15 @@ static int check_ranks(const train_session *s) {
                   s->q->ranks, s->n_ranks);
 }
 
-/* Files that are written at the end only: better to know now that their folder cannot be written.
-** */
-static int check_folder(const char *option, const char *path) {
+/* Can a file be written? Better to know before training than after it. */
+static int check_writable(const cli_file *file) {
   char folder[KF_MAX_TEXT];
-  const char *slash = path ? strrchr(path, '/') : NULL;
-  if (!path || !*path) return 0;
+  const char *path = file->path, *slash = path ? strrchr(path, '/') : NULL;
+  if (!path || !file->is_written) return 0;
   snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
-  if (access(folder, W_OK) == 0) return 0;
-  return cli_fail(EXIT_FAILED, name, "%s: cannot write \"%s\": %s", option, path, strerror(errno));
+  if (access(access(path, F_OK) == 0 ? path : folder, W_OK) == 0) return 0;
+  return cli_fail(EXIT_FAILED, name, "%s: cannot write \"%s\": %s", file->option, path,
+                  strerror(errno));
 }
 
 static int read_data(train_session *s) {
@@ -110,9 +110,10 @@ static int read_config(train_session *s) {
     {"steps_file", *s->config.steps_file ? s->config.steps_file : NULL, true},
     {"metrics_file", *s->config.metrics_file ? s->config.metrics_file : NULL, true},
     {"state_file", *s->config.state_file ? s->config.state_file : NULL, true}};
-  if ((code = cli_check_files(name, files, sizeof files / sizeof *files))) return code;
-  if ((code = check_folder("--report", q->report))) return code;
-  return check_folder("state_file", s->config.state_file);
+  enum { N_FILES = sizeof files / sizeof *files };
+  code = cli_check_files(name, files, N_FILES);
+  for (int i = 0; i < N_FILES && !code; i++) code = check_writable(&files[i]);
+  return code;
 }
 
 /* ------------------------------------------------------------------ the model, the data */
@@ -122,7 +123,8 @@ static int check_model(train_session *s) {
   kf_status status = kf_model_parse(s->config.model, &s->model);
   if (!status) status = train_params_of(&s->model, &params);
   if (!status) status = kf_config_check(&s->config, s->n_ranks);
-  return status ? cli_fail_status(status, name, NULL) : 0;
+  if (status) return cli_fail_status(status, name, NULL);
+  return cli_read_cost(name, &s->config, s->n_ranks, &s->cost, &s->cost_given);
 }
 
 static int draw_first(train_session *s) {
@@ -135,25 +137,32 @@ static int draw_first(train_session *s) {
   return 0;
 }
 
-/* The first step as it will be planned, but for the cost; and the most rows that a rank will hold.
-** */
-static int plan_first(train_session *s, int64_t *most_rows) {
+/* The most rows that each rank will hold in a step like the first, whichever way is trained. */
+static int count_rows(train_session *s, int64_t *rows) {
   const kf_config *c = &s->config;
   kf_planner_options options = {.max_chunk_size = c->max_chunk_size,
                                 .affinity = c->affinity_policy};
   kf_bags *bags = NULL;
   kf_planner *planner = NULL;
   const kf_plan *plan = NULL;
-  int64_t *cap = c->mem_tokens ? malloc((size_t)s->n_ranks * sizeof *cap) : NULL;
-  for (int32_t r = 0; cap && r < s->n_ranks; r++) cap[r] = c->mem_tokens;
-  options.mem_tokens = cap;
-  kf_status status = kf_cost_preset(c->model, c->cluster, s->n_ranks, 0.4, &options.cost);
-  if (!status) status = kf_bags_parse(*c->bag_size ? c->bag_size : "auto", s->n_ranks, &bags);
-  options.bags = bags;
-  if (!status) status = kf_planner_create(&options, &planner);
-  if (!status) status = kf_planner_plan(planner, s->first, &plan);
-  for (int32_t r = 0; !status && r < s->n_ranks; r++)
-    if (plan->hold_rows[r] > *most_rows) *most_rows = plan->hold_rows[r];
+  int64_t *cap = malloc((size_t)s->n_ranks * sizeof *cap);
+  if (!cap) return cli_fail(EXIT_FAILED, name, "out of memory");
+  for (int32_t r = 0; r < s->n_ranks; r++) {
+    cap[r] = c->mem_tokens;
+    for (int64_t i = s->first->rank_off[r]; i < s->first->rank_off[r + 1]; i++)
+      if (s->q->compare || !s->q->balance) rows[r] += s->first->len[i];
+  }
+  if (c->mem_tokens) options.mem_tokens = cap;
+  kf_status status = KF_OK;
+  if (s->q->compare || s->q->balance) { /* but for the cost, it is what will be planned */
+    status = kf_cost_preset(c->model, c->cluster, s->n_ranks, 0.4, &options.cost);
+    if (!status) status = kf_bags_parse(*c->bag_size ? c->bag_size : "auto", s->n_ranks, &bags);
+    options.bags = bags;
+    if (!status) status = kf_planner_create(&options, &planner);
+    if (!status) status = kf_planner_plan(planner, s->first, &plan);
+    for (int32_t r = 0; !status && r < s->n_ranks; r++)
+      if (plan->hold_rows[r] > rows[r]) rows[r] = plan->hold_rows[r];
+  }
   int code = status ? cli_fail_status(status, name, NULL) : 0;
   kf_planner_free(planner);
   kf_bags_free(bags);
@@ -163,43 +172,67 @@ static int plan_first(train_session *s, int64_t *most_rows) {
 
 /* ------------------------------------------------------------------------------ memory */
 
-/* What programs can still get, by /proc; 0: not known. */
+/* A number of bytes that a file begins with; INFINITY where there is none. */
+static double read_bytes(const char *path) {
+  FILE *file = fopen(path, "r");
+  double bytes;
+  if (!file || fscanf(file, "%lf", &bytes) != 1) bytes = INFINITY;
+  if (file) fclose(file);
+  return bytes;
+}
+
+/* What programs can still get, of the machine and of a container. */
 static double memory_available(void) {
   FILE *file = fopen("/proc/meminfo", "r");
   char line[200];
-  double kilobytes = 0;
+  double kilobytes = INFINITY, used = read_bytes("/sys/fs/cgroup/memory.current");
   while (file && fgets(line, sizeof line, file))
     if (sscanf(line, "MemAvailable: %lf", &kilobytes) == 1) break;
   if (file) fclose(file);
-  return kilobytes * 1024;
+  double limit = read_bytes("/sys/fs/cgroup/memory.max");
+  return fmin(kilobytes * 1024, isfinite(used) && isfinite(limit) ? limit - used : INFINITY);
 }
 
-/* Of all ranks on this machine together. */
-static int check_memory(train_session *s, int64_t most_rows) {
+/* Bytes of a rank that holds so many rows: parameters, moments and averages of each way, gradients,
+** to compare with: the first parameters; activations; and what a process of MPI takes. */
+static kf_status bytes_of(const train_session *s, int64_t rows, int64_t seqs, double *out) {
+  const int64_t most_rows = (int64_t)1 << 40; /* the bytes of more do not fit 64 bits */
   train_net_options net = {.model = s->model};
-  int64_t most_seqs = 0, activations = 0;
   train_params params;
-  for (int32_t r = 0; r < s->n_ranks; r++) {
-    int64_t n = s->first->rank_off[r + 1] - s->first->rank_off[r];
-    if (n > most_seqs) most_seqs = n;
-  }
+  int64_t activations = 0;
   kf_status status = train_params_of(&s->model, &params);
-  if (!status) status = train_net_bytes(&net, most_rows, most_seqs, &activations);
-  if (status) return cli_fail_status(status, name, NULL);
-  int n_ways = s->q->compare ? 2 : 1;
-  s->bytes = (double)activations + 4.0 * (double)params.n_floats * (4 * n_ways + 1) + 1e8;
-  double here = s->n_here, there = memory_available();
-  if (there <= 0 || s->bytes * here <= there) return 0;
+  if (!status)
+    status = train_net_bytes(&net, rows < most_rows ? rows : most_rows, seqs, &activations);
+  int n_blocks = s->q->compare ? 4 * 2 + 1 + 1 : 4 + 1;
+  *out = (double)activations + 4.0 * (double)params.n_floats * n_blocks + 1e8;
+  return status;
+}
+
+/* Of all ranks on this machine together; of those elsewhere, others know. */
+static int check_memory(train_session *s, const int64_t *rows) {
+  double sum = 0, there = memory_available();
+  int64_t most_rows = 0;
+  s->bytes = 0;
+  for (int32_t r = 0; r < s->n_ranks; r++) {
+    double bytes;
+    int64_t seqs = s->first->rank_off[r + 1] - s->first->rank_off[r];
+    if (bytes_of(s, rows[r], seqs, &bytes)) return cli_fail_status(KF_ENOMEM, name, NULL);
+    sum += bytes * s->n_here / s->n_ranks;
+    s->bytes = fmax(s->bytes, bytes);
+    if (rows[r] > most_rows) most_rows = rows[r];
+  }
+  s->lacks_memory = sum > there;
+  if (!s->lacks_memory) return 0;
+  if (s->may_shrink && s->n_ranks > 1) return EXIT_FAILED; /* with fewer ranks it may fit */
   return cli_fail(EXIT_FAILED, name,
-                  "%s with up to %" PRId64 " tokens a rank takes about %.1f GB on each of %" PRId32
-                  " rank%s here, and there are %.1f GB: expected a smaller --model or --scale, or "
-                  "fewer ranks",
-                  s->config.model, most_rows, s->bytes / 1e9, s->n_here, s->n_here > 1 ? "s" : "",
+                  "%s with up to %" PRId64 " tokens a rank takes about %.1f GB on %" PRId32
+                  " rank%s, and there are %.1f GB: expected a smaller --model or --scale, or fewer "
+                  "ranks",
+                  s->config.model, most_rows, sum / 1e9, s->n_here, s->n_here > 1 ? "s" : "",
                   there / 1e9);
 }
 
 int train_setup(train_session *s, int32_t n_ranks) {
-  int64_t most_rows = 0;
   int code;
   s->n_ranks = n_ranks;
   if ((code = read_numbers(s))) return code;
@@ -208,13 +241,10 @@ int train_setup(train_session *s, int32_t n_ranks) {
   if ((code = read_config(s))) return code;
   if ((code = check_model(s))) return code;
   if ((code = draw_first(s))) return code;
-  if (s->q->compare || !s->q->balance)
-    for (int32_t r = 0; r < n_ranks; r++) {
-      int64_t rows = 0;
-      for (int64_t i = s->first->rank_off[r]; i < s->first->rank_off[r + 1]; i++)
-        rows += s->first->len[i];
-      if (rows > most_rows) most_rows = rows;
-    }
-  if ((s->q->compare || s->q->balance) && (code = plan_first(s, &most_rows))) return code;
-  return check_memory(s, most_rows);
+  int64_t *rows = calloc((size_t)n_ranks, sizeof *rows);
+  if (!rows) return cli_fail(EXIT_FAILED, name, "out of memory");
+  code = count_rows(s, rows);
+  if (!code) code = check_memory(s, rows);
+  free(rows);
+  return code;
 }

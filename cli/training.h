@@ -33,11 +33,13 @@ typedef struct train_session {
   double timeout_s; /* 0: by what a step is expected to take */
   const char *mix;
   train_data *first_data;
-  const kf_batch *first; /* all ranks' lengths of step 0 */
-  double bytes;          /* of memory that a rank is expected to take */
+  const kf_batch *first;         /* all ranks' lengths of step 0 */
+  double bytes;                  /* of memory that a rank is expected to take, at most */
+  bool lacks_memory, may_shrink; /* why setup failed; if it may say nothing and try fewer ranks */
 
-  kf_cost cost;  /* that plans begin with */
-  bool measured; /* here, and not by a file or the model's shape */
+  kf_cost cost;    /* that plans begin with */
+  bool cost_given; /* by a file */
+  bool measured;   /* here, and not by a file or the model's shape */
   train_job *job;
   train_way *way[N_WAYS]; /* NULL: not wanted */
   train_record record[N_WAYS];

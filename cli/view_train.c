@@ -3,11 +3,11 @@
 ** A training run as it is seen: lines, or on a terminal a view that is drawn over itself; then a
 ** table of what the balancer brought, or JSON.
 **
-**     ######################------------  12/20
-**     loss 0.8231   3.55 s a step   1408 tokens/s   max/mean 1.01
-**            without                     with
-**     rank 0 #####         |             #############  98%
-**     rank 1 ##########################  #############  99%
+**              ##########################                    12/20
+**     step 5 with: loss 0.82310, 3.553 s, 1408 tokens/s, max/mean 1.012
+**              without                     with
+**     rank 0   #####         |             #############
+**     rank 1   ##########################  #############
 */
 #include <inttypes.h>
 #include <langinfo.h>

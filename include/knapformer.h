@@ -856,7 +856,7 @@ KF_API kf_status kf_scheduler_create(const kf_scheduler_options *options, kf_sch
 KF_API void kf_scheduler_free(kf_scheduler *scheduler);
 
 /* Learn from what was measured since the last plan, refit if it is time, and plan. The plan belongs
-** to the scheduler and lives until its next call. batch->profile is used where it is given. */
+** to the scheduler and lives until it plans again. batch->profile is used where it is given. */
 KF_API kf_status kf_scheduler_plan(kf_scheduler *scheduler, const kf_batch *batch,
                                    const struct kf_plan **out);
 

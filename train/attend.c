@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** Attention of a block. Of whole sequences, q, k and v are read where the matrix product left them. Of
-** split ones, ranks exchange: rows with all heads become whole sequences of this rank's heads, and back
-** (Ulysses). Every rank makes the same calls, also one that has no rows.
+** Attention of a block. Of whole sequences, q, k and v are read where the matrix product left them.
+** Of split ones, ranks exchange: rows with all heads become whole sequences of this rank's heads,
+** and back (Ulysses). Every rank makes the same calls, also one that has no rows.
 */
 #include "net.h"
 
@@ -23,8 +23,8 @@ static kf_attention whole(const train_net *net, int64_t l, const train_span *w) 
                         .dq = net->wide,
                         .dk = net->wide + net->d,
                         .dv = net->wide + 2 * net->d,
-                        .workspace = net->workspace,
-                        .workspace_bytes = net->workspace_bytes};
+                        .workspace = net->workspace.data,
+                        .workspace_bytes = net->workspace.cap_bytes};
 }
 
 /* This rank's heads of split sequences. */
@@ -45,8 +45,8 @@ static kf_attention split(const train_net *net, int64_t l) {
                         .dq = net->d_pair[0],
                         .dk = net->d_pair[1],
                         .dv = net->d_pair[2],
-                        .workspace = net->workspace,
-                        .workspace_bytes = net->workspace_bytes};
+                        .workspace = net->workspace.data,
+                        .workspace_bytes = net->workspace.cap_bytes};
 }
 
 int64_t train_attend_workspace(const train_net *net) {

@@ -56,8 +56,8 @@ static kf_adaln adaln_of(const train_net *net, int64_t site, const site_view *v,
                     .x = rows(v->x, w, net->d),
                     .mean = net->mean + at,
                     .rstd = net->rstd + at,
-                    .workspace = net->workspace,
-                    .workspace_bytes = net->workspace_bytes};
+                    .workspace = net->workspace.data,
+                    .workspace_bytes = net->workspace.cap_bytes};
 }
 
 kf_status train_site_forward(train_net *net, int64_t site, const train_span *w) {

@@ -17,13 +17,11 @@
 */
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "chance.h"
-#include "train.h"
+#include "memory.h"
 
 enum { PIXELS = 16, MOST_TEXT = 392, RANK_TOKENS = 2500 };
 static const double MOST_SCALE = 1000;
@@ -43,16 +41,6 @@ struct train_data {
   float *target;                 /* (most_rows, TRAIN_VALUES) */
   int32_t *word;                 /* (most_words) of the sample that is being drawn */
 };
-
-__attribute__((format(printf, 2, 3))) static kf_status refuse(kf_status status, const char *format,
-                                                              ...) {
-  char sentence[400];
-  va_list args;
-  va_start(args, format);
-  vsnprintf(sentence, sizeof sentence, format, args);
-  va_end(args);
-  return kf_fail(status, sentence);
-}
 
 /* -------------------------------------------------------------------------- lengths */
 
@@ -94,10 +82,11 @@ static kf_status check_mix(const train_data_options *o, const kf_batch *mix, int
       int64_t side = p->resolution / PIXELS;
       int64_t visual = mix->len[j] - text_of(o->seed, r, j - mix->rank_off[r]);
       if (visual != 0 && visual != side * side * latent_of(p))
-        return refuse(KF_EINVAL,
-                      "train data: mix \"%.200s\" does not tell text from visual tokens, expected "
-                      "lowres, mixres, joint, lowres4k, clips or codes such as g16b4i256f1s0",
-                      o->mix);
+        return train_fail(
+          KF_EINVAL,
+          "train data: mix \"%.200s\" does not tell text from visual tokens, expected "
+          "lowres, mixres, joint, lowres4k, clips or codes such as g16b4i256f1s0",
+          o->mix);
       *tokens += mix->len[j];
     }
   return KF_OK;
@@ -108,17 +97,17 @@ static kf_status check_lengths(const train_data *d, const char *mix) {
   int64_t text = d->most_words, tokens = 0;
   for (int64_t j = 0; j < d->batch.n_seqs; j++) {
     if (d->visual[j] > KF_MAX_LEN - text)
-      return refuse(KF_EINVAL,
-                    "train data: scale %g makes up to %" PRId64 " tokens of sample %" PRId64
-                    " of mix \"%.200s\", expected at most 2^32",
-                    d->scale, d->visual[j] + text, j, mix);
+      return train_fail(KF_EINVAL,
+                        "train data: scale %g makes up to %" PRId64 " tokens of sample %" PRId64
+                        " of mix \"%.200s\", expected at most 2^32",
+                        d->scale, d->visual[j] + text, j, mix);
     tokens += d->visual[j] + text; /* at most 2^30 of 2^32: no overflow */
   }
   if (tokens > KF_MAX_TOKENS)
-    return refuse(KF_EINVAL,
-                  "train data: scale %g makes up to %" PRId64
-                  " tokens of mix \"%.200s\", expected at most 2^52",
-                  d->scale, tokens, mix);
+    return train_fail(KF_EINVAL,
+                      "train data: scale %g makes up to %" PRId64
+                      " tokens of mix \"%.200s\", expected at most 2^52",
+                      d->scale, tokens, mix);
   return KF_OK;
 }
 
@@ -145,7 +134,7 @@ static void set_lengths(train_data *d) {
 /* What a step decides. */
 static kf_status draw_lengths(train_data *d, int64_t step) {
   if (step < 0)
-    return refuse(KF_EINVAL, "train data: step %" PRId64 " wanted, expected 0 or more", step);
+    return train_fail(KF_EINVAL, "train data: step %" PRId64 " wanted, expected 0 or more", step);
   const kf_batch *mix = d->mix;
   uint64_t seed = d->seed + (uint64_t)step;
   for (int32_t r = 0; r < mix->n_ranks; r++)
@@ -163,15 +152,15 @@ kf_status train_data_lengths(train_data *data, int64_t step, const kf_batch **ou
 /* --------------------------------------------------------------------- create, free */
 
 static kf_status check_options(const train_data_options *o) {
-  if (!o->mix) return refuse(KF_EINVAL, "train data: no mix, expected one");
+  if (!o->mix) return train_fail(KF_EINVAL, "train data: no mix, expected one");
   if (o->n_ranks < 1 || o->n_ranks > KF_MAX_RANKS || o->rank < 0 || o->rank >= o->n_ranks)
-    return refuse(KF_EINVAL,
-                  "train data: rank %" PRId32 " of %" PRId32 " wanted, expected 0 to %d of 1 to %d",
-                  o->rank, o->n_ranks, KF_MAX_RANKS - 1, KF_MAX_RANKS);
+    return train_fail(
+      KF_EINVAL, "train data: rank %" PRId32 " of %" PRId32 " wanted, expected 0 to %d of 1 to %d",
+      o->rank, o->n_ranks, KF_MAX_RANKS - 1, KF_MAX_RANKS);
   if (!(o->scale >= 0 && o->scale <= MOST_SCALE))
-    return refuse(KF_EINVAL,
-                  "train data: scale %g, expected above 0 and at most %g, or 0 for the default",
-                  o->scale, MOST_SCALE);
+    return train_fail(KF_EINVAL,
+                      "train data: scale %g, expected above 0 and at most %g, or 0 for the default",
+                      o->scale, MOST_SCALE);
   return KF_OK;
 }
 
@@ -180,7 +169,7 @@ static train_data *allocate(const kf_batch *mix, int32_t n_ranks) {
   uint64_t n_bytes = sizeof(train_data) + 8 * ((uint64_t)n_ranks + 1 + 3 * (uint64_t)mix->n_seqs);
   train_data *d = n_bytes <= SIZE_MAX ? malloc((size_t)n_bytes) : NULL;
   if (!d) {
-    refuse(KF_ENOMEM, "out of memory: %" PRIu64 " bytes for the lengths of a mix", n_bytes);
+    train_fail(KF_ENOMEM, "out of memory: %" PRIu64 " bytes for the lengths of a mix", n_bytes);
     return NULL;
   }
   *d = (train_data){.rank_off = (int64_t *)(d + 1)};
@@ -315,9 +304,9 @@ static kf_status reserve_rows(train_data *d) {
   if (d->row) return KF_OK;
   d->row = n_bytes < SIZE_MAX ? malloc((size_t)n_bytes + 1) : NULL; /* + 1: 0 bytes may be NULL */
   if (!d->row)
-    return refuse(KF_ENOMEM,
-                  "out of memory: %" PRIu64 " bytes for up to %" PRId64 " rows of rank %" PRId32,
-                  n_bytes, d->most_rows, d->rank);
+    return train_fail(
+      KF_ENOMEM, "out of memory: %" PRIu64 " bytes for up to %" PRId64 " rows of rank %" PRId32,
+      n_bytes, d->most_rows, d->rank);
   d->target = (float *)(d->row + rows);
   d->word = (int32_t *)(d->target + rows * TRAIN_VALUES);
   return KF_OK;

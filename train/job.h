@@ -3,18 +3,7 @@
 #ifndef TRAIN_JOB_H
 #define TRAIN_JOB_H
 
-#include <stddef.h>
-
-#include "train.h"
-
-/* Memory that grows and is kept. */
-typedef struct train_buffer {
-  void *data;
-  int64_t cap_bytes;
-} train_buffer;
-
-/* At least n_bytes, what it held is lost; `what` is for the message. */
-kf_status train_reserve(train_buffer *buffer, int64_t n_bytes, const char *what);
+#include "memory.h"
 
 /* Neighbouring rows of one sequence: as they are held, and as they are computed. */
 typedef struct train_run {
@@ -68,13 +57,8 @@ struct train_way {
   kf_config config;
   kf_scheduler *scheduler;
   kf_step *step;
-  float *block; /* parameters, first moments, second moments, averages: (params.n_floats) each */
-  float *p, *m, *v, *ema;
-  int64_t n_updates;
+  float *block; /* of `state`, one after the other */
+  train_state state;
 };
-
-/* AdamW with gradients that are sums over all ranks' values: `grad_scale` makes them means, and
-** they are clipped. Returns the norm before that. */
-double train_way_update(train_way *way, double grad_scale);
 
 #endif

@@ -133,7 +133,6 @@ kf_status train_measure(kf_comm *comm, const kf_model *model, kf_isa isa, bool l
   cost->quadratic_s = model->layers * sum[QUADRATIC] / n;
   cost->constant_s =
     cost->linear_s / 2; /* its modulation: 12 d^2 a block, where a token has 24 d^2 */
-  cost->route_bytes = sizeof(train_row) + TRAIN_VALUES * sizeof(float);
   if (!links || n < 2) return KF_OK;
   cost->cluster.intra_Bps = cost->cluster.inter_Bps = sum[BANDWIDTH] / n;
   cost->cluster.latency_s = sum[LATENCY] / n;

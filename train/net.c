@@ -10,7 +10,6 @@
 #include "net.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,26 +76,11 @@ static void allot(train_net *net, allotment *a) {
   net->waves = take(a, s * TRAIN_TIME);
 }
 
-static kf_status fail_memory(int64_t n_bytes, const char *what) {
-  char sentence[160];
-  snprintf(sentence, sizeof sentence, "out of memory: %" PRId64 " bytes for %s", n_bytes, what);
-  return kf_fail(KF_ENOMEM, sentence);
-}
-
-/* A buffer of at least n bytes in place of *data, and an eighth more; what it held is lost. */
-static kf_status grow(void **data, int64_t *cap, int64_t n_bytes, const char *what) {
-  if (n_bytes <= *cap && *data)
-    return KF_OK; /* never NULL: a rank without rows has an address too */
-  int64_t room = (n_bytes + n_bytes / 8) / 64 * 64 + 64;
-  free(*data); /* first: two of them may not fit */
-  *data = aligned_alloc(64, (size_t)room);
-  *cap = *data ? room : 0;
-  return *data ? KF_OK : fail_memory(room, what);
-}
-
 /* How many layers can keep their MLP's inside. */
 static int64_t layers_to_keep(const train_net *net, int64_t n_rows) {
-  int64_t row = net->d * (int64_t)sizeof(float), fixed = n_rows * row * 7 * net->layers;
+  int64_t row = net->d * (int64_t)sizeof(float);
+  int64_t pairs = 4 * net->n_pairs * net->head_dim * (int64_t)sizeof(float);
+  int64_t fixed = (n_rows * row * 7 + pairs) * net->layers;
   if (n_rows == 0) return net->layers;
   int64_t n = (net->keep_bytes - fixed) / (n_rows * row * 5);
   return n < 0 ? 0 : n > net->layers ? net->layers : n;
@@ -110,20 +94,18 @@ static kf_status reserve_workspace(train_net *net) {
                 .cu_seqlens = pack->seq_off,
                 .gate = net->mod}; /* with a prologue, the larger one */
   int64_t need = kf_adaln_workspace(&a), attention = train_attend_workspace(net);
-  return grow(&net->workspace, &net->workspace_bytes, need > attention ? need : attention,
-              "a workspace");
+  return train_reserve(&net->workspace, need > attention ? need : attention, "a workspace");
 }
 
 /* The parts of a pack, and where each one's rows are. */
 static kf_status list_parts(train_net *net) {
   const train_pack *pack = net->pack;
-  int64_t n_bytes = (pack->n_seqs + TRAIN_N_PARTS) * (int64_t)sizeof *net->part_off, *off;
+  int64_t *off, n_bytes = (pack->n_seqs + TRAIN_N_PARTS) * (int64_t)sizeof *off;
   const int64_t end[TRAIN_N_PARTS] = {
     pack->n_split, net->split ? pack->n_split + pack->n_early : pack->n_seqs, pack->n_seqs};
-  void *part_off = net->part_off;
-  kf_status status = grow(&part_off, &net->cap_part_off, n_bytes, "a step's parts");
-  off = net->part_off = part_off;
+  kf_status status = train_reserve(&net->part_off, n_bytes, "a step's parts");
   if (status) return status;
+  off = net->part_off.data;
   net->all = (train_span){0, pack->n_rows, 0, pack->n_seqs, pack->seq_off};
   for (int64_t i = 0, first = 0; i < TRAIN_N_PARTS; first = end[i++]) {
     int64_t row = pack->seq_off[first];
@@ -144,15 +126,13 @@ static kf_status prepare(train_net *net, const float *params, const train_pack *
   net->n_pairs = net->split ? kf_ulysses_pairs(pack->plan, kf_comm_rank(pack->comm)) : 0;
   net->n_kept = layers_to_keep(net, pack->n_rows);
   allot(net, &a);
-  void *block = net->block, *segment = net->segment;
-  status = grow(&block, &net->cap_bytes, a.at * (int64_t)sizeof(float), "a step's activations");
-  net->block = block;
+  status = train_reserve(&net->block, a.at * (int64_t)sizeof(float), "a step's activations");
   if (status) return status;
-  allot(net, &(allotment){.block = net->block});
-  status = grow(&segment, &net->cap_segments, pack->n_seqs * (int64_t)sizeof *net->segment,
-                "a step's sequences");
-  net->segment = segment;
+  allot(net, &(allotment){.block = net->block.data});
+  status = train_reserve(&net->segments, pack->n_seqs * (int64_t)sizeof *net->segment,
+                         "a step's sequences");
   if (status) return status;
+  net->segment = net->segments.data;
   for (int64_t s = 0; s < pack->n_seqs; s++)
     net->segment[s] = (kf_segment){.rows = pack->seq_off[s + 1] - pack->seq_off[s],
                                    .offset = pack->seq_off[s] * net->heads,
@@ -169,7 +149,7 @@ kf_status train_net_create(const train_net_options *options, train_net **out) {
   if (status) return status;
   if (!pointwise) return kf_fail(KF_EINVAL, "isa: this machine does not have it");
   train_net *net = calloc(1, sizeof *net);
-  if (!net) return fail_memory((int64_t)sizeof *net, "a network");
+  if (!net) return train_fail(KF_ENOMEM, "out of memory: a network");
   const kf_model *m = &options->model;
   net->params = params;
   net->d = m->dim;
@@ -183,7 +163,7 @@ kf_status train_net_create(const train_net_options *options, train_net **out) {
   net->layer = calloc((size_t)net->layers, sizeof *net->layer);
   if (!net->layer) {
     free(net);
-    return fail_memory(m->layers * (int64_t)sizeof *net->layer, "a network's layers");
+    return train_fail(KF_ENOMEM, "out of memory: %" PRId32 " layers of a network", m->layers);
   }
   *out = net;
   return KF_OK;
@@ -191,10 +171,10 @@ kf_status train_net_create(const train_net_options *options, train_net **out) {
 
 void train_net_free(train_net *net) {
   if (!net) return;
-  free(net->block);
-  free(net->segment);
-  free(net->part_off);
-  free(net->workspace);
+  free(net->block.data);
+  free(net->segments.data);
+  free(net->part_off.data);
+  free(net->workspace.data);
   free(net->layer);
   free(net);
 }

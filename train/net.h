@@ -20,7 +20,7 @@
 
 #include <cblas.h>
 
-#include "train.h"
+#include "memory.h"
 
 /* Rows of the MLP that are computed at a time: products are as fast as on more of them, and gelu(h)
 ** of a tile stays in the last cache. */
@@ -59,34 +59,29 @@ struct train_net {
   int64_t n_pairs; /* of this rank's attention of split sequences */
   int64_t n_kept;  /* the last so many layers keep h and u[1] */
 
-  /* The block of memory, and what lies in it. */
-  float *block;
-  int64_t cap_bytes;  /* of the block */
-  train_layer *layer; /* (L) */
-  float *mean, *rstd; /* (2 L + 1, T) by site */
-  float *last_x;      /* (T, d) of site 2 L */
-  float *y, *dy;      /* (T, d) what a site puts out */
-  float *dx, *du;     /* (T, d) gradient of the stream, of a branch's output */
-  float *wide;        /* (T, 3 d) gradient of q, k, v */
-  float *tile[2];     /* (TRAIN_MLP_TILE, 4 d) gelu(h), and its gradient */
-  float *d_pair[4];   /* (P, head_dim) gradients of q, k, v and o */
-  float *cos_sin;     /* (T, head_dim) */
-  float *mod, *d_mod; /* (S, 6 L + 2, d) */
-  float *cond[6];     /* (S, d): time1, its silu, c, silu(c), two gradients */
-  float *waves;       /* (S, TRAIN_TIME) */
-  void *workspace;    /* of adaln and attention */
-  int64_t workspace_bytes;
-  kf_segment *segment; /* (S) sequences as if all were whole */
-  int64_t cap_segments;
-  int64_t *part_off; /* (S + TRAIN_N_PARTS) the parts' seq_off */
-  int64_t cap_part_off;
+  train_buffer block;              /* and what lies in it: */
+  train_layer *layer;              /* (L) */
+  float *mean, *rstd;              /* (2 L + 1, T) by site */
+  float *last_x;                   /* (T, d) of site 2 L */
+  float *y, *dy;                   /* (T, d) what a site puts out */
+  float *dx, *du;                  /* (T, d) gradient of the stream, of a branch's output */
+  float *wide;                     /* (T, 3 d) gradient of q, k, v */
+  float *tile[2];                  /* (TRAIN_MLP_TILE, 4 d) gelu(h), and its gradient */
+  float *d_pair[4];                /* (P, head_dim) gradients of q, k, v and o */
+  float *cos_sin;                  /* (T, head_dim) */
+  float *mod, *d_mod;              /* (S, 6 L + 2, d) */
+  float *cond[6];                  /* (S, d): time1, its silu, c, silu(c), two gradients */
+  float *waves;                    /* (S, TRAIN_TIME) */
+  train_buffer workspace;          /* of adaln and attention */
+  kf_segment *segment;             /* (S) sequences as if all were whole */
+  train_buffer segments, part_off; /* that, and the parts' seq_off: (S + TRAIN_N_PARTS) */
 };
 
 /* The tensor's values for a layer; tensors that are not by layer have layer 0 only. */
 const float *train_net_p(const train_net *net, int id, int64_t layer);
 float *train_net_g(const train_net *net, float *grads, int id, int64_t layer);
 
-/* c (m, n) = a b^T + beta c, a (m, k), b (n, k): a linear map. Rows of a are `lda` apart. */
+/* c (m, n) = a b^T, a (m, k), b (n, k): a linear map. Rows of a are `lda` apart. */
 static inline void train_map(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda,
                              const float *b, float *c) {
   if (m > 0)
@@ -117,8 +112,8 @@ void train_condition_forward(train_net *net);
 void train_condition_backward(train_net *net, float *grads);
 void train_angles(train_net *net); /* cos_sin */
 
-/* block.c: one layer, and sites of any rows. Backward begins with the gradient of the next site in dy
-** and that of its stream in dx, and ends with those of its own first site. */
+/* block.c: one layer, and sites of any rows. Backward begins with the gradient of the next site in
+** dy and that of its stream in dx, and ends with those of its own first site. */
 kf_status train_site_forward(train_net *net, int64_t site, const train_span *w);
 kf_status train_site_remake(train_net *net, int64_t site, const train_span *w); /* y alone */
 kf_status train_site_backward(train_net *net, int64_t site, const train_span *w);

@@ -5,20 +5,16 @@
 */
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "chance.h"
-#include "train.h"
+#include "memory.h"
 
 enum { ALIGN = 16 }; /* floats: a cache line */
 
 static kf_status refuse(const kf_model *m, const char *expected) {
-  char sentence[160];
-  snprintf(sentence, sizeof sentence,
-           "model: width %" PRId32 " with %" PRId32 " heads, expected %s", m->dim, m->heads,
-           expected);
-  return kf_fail(KF_EINVAL, sentence);
+  return train_fail(KF_EINVAL, "model: width %" PRId32 " with %" PRId32 " heads, expected %s",
+                    m->dim, m->heads, expected);
 }
 
 kf_status train_params_of(const kf_model *model, train_params *out) {

@@ -8,6 +8,7 @@
 **
 **   scene.c      moving shapes and textures, drawn on the spot: one sample
 **   data.c       the samples of a step, by rank: rows of tokens, what to predict
+**   memory.c     memory that grows and is kept
 **   params.c     the model's tensors in one block of floats: names, shapes, first values
 **   pointwise*.c between matrix products: bias, GELU, RoPE, AdamW, once per instruction set
 **   embed.c      patches, words, time and class become vectors; vectors become predictions
@@ -22,7 +23,8 @@
 **   record.c     what was measured, step by step; what the balancer brought
 **
 ** All tensors are fp32, row-major, packed: (T, D) is T tokens of all sequences one after the other.
-** Every call that returns a kf_status leaves its sentence in kf_last_error().
+** Every call that returns a kf_status leaves its sentence in kf_last_error(). Where a call with a
+** comm fails on one rank alone (it can only be memory), that rank owes the others a kf_comm_fail.
 */
 #ifndef TRAIN_H
 #define TRAIN_H
@@ -155,8 +157,9 @@ kf_status train_params_of(const kf_model *model, train_params *out);
 
 int64_t train_tensor_size(const train_tensor *tensor);
 
-/* First values: linear maps as Xavier has it, embeddings of deviation 0.02, what makes a block
-** begin as the identity (adaLN-Zero) and biases 0. What lies between tensors is 0. */
+/* First values: linear maps as Xavier has it, embeddings and the time's maps of deviation 0.02,
+** what makes a block begin as the identity (adaLN-Zero) and biases 0. What lies between tensors is
+** 0. */
 void train_params_init(const train_params *params, uint64_t seed, float *block);
 
 /* Does weight decay reach a tensor (train_tensor_id)? Linear maps only: no bias, no embedding. */
@@ -220,10 +223,10 @@ double train_clock_wall(const train_clock *clock);           /* from the start t
 /* ----------------------------------------------------------------------------- net.c */
 
 /*
-** What a rank computes of one step. Where some rank's plan splits a sequence, ranks meet twice in every
-** block: before attention, and after it. What lies between two meetings should take all ranks equally
-** long, and whole sequences, which need nobody, are there to fill: some are computed before attention's
-** exchange, the others between the two. So rows come in this order:
+** What a rank computes of one step. Where some rank's plan splits a sequence, ranks meet twice in
+** every block: before attention, and after it. What lies between two meetings should take all ranks
+** equally long, and whole sequences, which need nobody, are there to fill: some are computed before
+** attention's exchange, the others between the two. So rows come in this order:
 **
 **     | parts of split sequences | whole ones, early | whole ones, late |
 */
@@ -287,7 +290,24 @@ typedef struct train_options {
   int64_t warmup;                            /* steps until lr is reached; 0: 10 */
   double weight_decay, clip_norm, ema_decay; /* 0: 0.01, 1, 0.999 */
   uint64_t seed;                             /* of the first parameters */
+  int32_t ranks_here;                        /* that share this machine's memory; 0: 1 */
 } train_options;
+
+/* Zeros become the defaults. */
+void train_options_complete(train_options *options);
+
+/* What an optimiser keeps: parameters, first and second moments, averages; (params->n_floats) each.
+** */
+typedef struct train_state {
+  float *p, *m, *v, *ema;
+  int64_t n_updates;
+} train_state;
+
+/* AdamW with gradients that are sums: `grad_scale` makes them means, then they are clipped. Returns
+** the norm before that. */
+double train_update(const train_params *params, const train_pointwise *pw,
+                    const train_options *options, double grad_scale, const float *grads,
+                    train_state *state);
 
 /* What all ways of training share on this rank: ranks, data, network, gradients. */
 typedef struct train_job train_job;
@@ -298,6 +318,10 @@ train_data *train_job_data(train_job *job);
 
 /* One way of training: its parameters, its optimiser, its scheduler. */
 typedef struct train_way train_way;
+
+/* What a token's way there and back moves, in the direction that has more: its row and the gradient
+** of its prediction. For kf_cost. */
+#define TRAIN_ROUTE_BYTES (sizeof(train_row) + TRAIN_VALUES * sizeof(float))
 
 typedef struct train_way_options {
   const kf_config *config; /* of the balancer; NULL: none, every sequence stays at home */
@@ -313,9 +337,10 @@ kf_step *train_way_step(train_way *way);
 
 const train_params *train_job_params(const train_job *job);
 
-/* A way's parameters, and the last step's gradients, before they were scaled and clipped: sums over
-** all ranks and values. Both (params->n_floats). */
+/* A way's parameters and their average, and the last step's gradients before they were scaled and
+** clipped: sums over all ranks and values. All (params->n_floats). */
 float *train_way_params(train_way *way);
+const float *train_way_average(const train_way *way);
 const float *train_job_grads(const train_job *job);
 
 /* What a step was, on all ranks the same. */
@@ -330,8 +355,8 @@ typedef struct train_result {
   const kf_plan *plan;         /* until the way's next step */
 } train_result;
 
-/* Train on the samples of step `step`. Collective. What is in *out lives until the job's next step.
-** */
+/* Train on the samples of step `step`. Collective: a rank that runs out of memory tells the others.
+** What is in *out lives until the job's next step. */
 kf_status train_run_step(train_job *job, train_way *way, int64_t step, train_result *out);
 
 /* How far two ways that began alike have come apart: the L2 norm of the difference of their

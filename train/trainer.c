@@ -31,19 +31,8 @@
 
 /* ---------------------------------------------------------------------- the object */
 
-kf_status train_reserve(train_buffer *b, int64_t n_bytes, const char *what) {
-  char sentence[160];
-  if (n_bytes <= b->cap_bytes && b->data) return KF_OK;
-  int64_t room = (n_bytes + n_bytes / 8) / 64 * 64 + 64;
-  free(b->data);
-  b->data = aligned_alloc(64, (size_t)room);
-  b->cap_bytes = b->data ? room : 0;
-  if (b->data) return KF_OK;
-  snprintf(sentence, sizeof sentence, "out of memory: %" PRId64 " bytes for %s", room, what);
-  return kf_fail(KF_ENOMEM, sentence);
-}
-
-static void set_defaults(train_options *o) {
+void train_options_complete(train_options *o) {
+  if (o->ranks_here < 1) o->ranks_here = 1;
   if (!(o->lr > 0)) o->lr = 1e-3;
   if (o->warmup == 0) o->warmup = 10;
   if (!(o->weight_decay > 0)) o->weight_decay = 0.01;
@@ -56,7 +45,7 @@ kf_status train_job_create(const train_options *options, train_job **out) {
   train_job *job = calloc(1, sizeof *job);
   if (!job) return kf_fail(KF_ENOMEM, "out of memory: a training job");
   job->o = *options;
-  set_defaults(&job->o);
+  train_options_complete(&job->o);
   job->rank = job->o.data.rank = kf_comm_rank(options->comm);
   job->n_ranks = job->o.data.n_ranks = kf_comm_size(options->comm);
   train_net_options net = {options->model, options->isa, options->keep_bytes};
@@ -192,7 +181,7 @@ static kf_status forward(passage *p) {
   if (status) return status;
   train_group_move(&job->group, sizeof(train_row), held.data, job->row.data, false);
   train_clock_lap(&p->clock, TRAIN_PHASE_MOVE);
-  status = train_net_forward(job->net, p->way->p, &p->pack, job->values.data);
+  status = train_net_forward(job->net, p->way->state.p, &p->pack, job->values.data);
   if (status) return status;
   if (routes(p->plan) && (status = meet(p))) return status;
   train_group_move(&job->group, VALUE_BYTES, job->values.data, prediction.data, true);
@@ -210,7 +199,7 @@ static kf_status backward(passage *p) {
   if ((status = kf_route_forward(job->o.comm, p->plan, 1, &home, &held))) return status;
   train_group_move(&job->group, VALUE_BYTES, held.data, job->values.data, false);
   train_clock_lap(&p->clock, TRAIN_PHASE_MOVE);
-  return train_net_backward(job->net, p->way->p, &p->pack, job->values.data, job->grads);
+  return train_net_backward(job->net, p->way->state.p, &p->pack, job->values.data, job->grads);
 }
 
 /* The sum over ranks, and the update. */
@@ -226,7 +215,7 @@ static kf_status reduce_and_update(passage *p, train_result *out) {
   train_clock_lap(&p->clock, TRAIN_PHASE_MOVE);
   double scale = p->sum[1] > 0 ? 1 / p->sum[1] : 0;
   out->loss = p->sum[0] * scale;
-  out->grad_norm = train_way_update(p->way, scale);
+  out->grad_norm = train_update(&job->params, job->pw, &job->o, scale, job->grads, &p->way->state);
   train_clock_lap(&p->clock, TRAIN_PHASE_COMPUTE);
   return KF_OK;
 }
@@ -245,7 +234,7 @@ static kf_counters count(const passage *p) {
   for (int64_t i = p->plan->hold_off[p->job->rank]; i < p->plan->hold_off[p->job->rank + 1]; i++)
     samples += is_first(&p->plan->chunk[p->plan->hold[i]]);
   return (kf_counters){.memory_bytes = (int64_t)usage.ru_maxrss * 1024,
-                       .memory_limit_bytes = (int64_t)pages * page,
+                       .memory_limit_bytes = (int64_t)pages * page / p->job->o.ranks_here,
                        .tokens = p->pack.n_rows,
                        .samples = samples,
                        .plan_s = c->cpu_s[TRAIN_PHASE_PLAN],
@@ -278,21 +267,27 @@ static kf_status tell(passage *p, train_result *out) {
   return KF_OK;
 }
 
+static kf_status run(passage *p, int64_t step, train_result *out) {
+  train_job *job = p->job;
+  kf_status status;
+  if ((status = train_data_step(job->data, step, &p->batch))) return status;
+  if ((status = kf_comm_barrier(job->o.comm))) return status; /* all begin at once */
+  train_clock_start(&p->clock);
+  if ((status = schedule(p))) return status;
+  if ((status = reserve(p))) return status;
+  if ((status = group(p))) return status;
+  if ((status = forward(p))) return status;
+  make_loss(p);
+  if ((status = backward(p))) return status;
+  if ((status = reduce_and_update(p, out))) return status;
+  return tell(p, out);
+}
+
 kf_status train_run_step(train_job *job, train_way *way, int64_t step, train_result *out) {
   passage p = {.job = job, .way = way};
   train_result result = {.step = step};
-  kf_status status;
-  if ((status = train_data_step(job->data, step, &p.batch))) return status;
-  if ((status = kf_comm_barrier(job->o.comm))) return status; /* all begin at once */
-  train_clock_start(&p.clock);
-  if ((status = schedule(&p))) return status;
-  if ((status = reserve(&p))) return status;
-  if ((status = group(&p))) return status;
-  if ((status = forward(&p))) return status;
-  make_loss(&p);
-  if ((status = backward(&p))) return status;
-  if ((status = reduce_and_update(&p, &result))) return status;
-  if ((status = tell(&p, &result))) return status;
-  *out = result;
-  return KF_OK;
+  kf_status status = run(&p, step, &result);
+  if (!status) *out = result;
+  if (status == KF_ENOMEM) kf_comm_fail(job->o.comm, kf_last_error()); /* this rank's own trouble */
+  return status;
 }

@@ -29,19 +29,14 @@ kf_status train_way_create(train_job *job, const train_way_options *o, train_way
   if ((status = make_scheduler(way, o))) goto fail;
   way->block = aligned_alloc(64, 4 * n * sizeof(float));
   if (!way->block) {
-    char sentence[120];
-    snprintf(sentence, sizeof sentence, "out of memory: %zu bytes for parameters and their moments",
-             4 * n * sizeof(float));
-    status = kf_fail(KF_ENOMEM, sentence);
+    status = train_fail(KF_ENOMEM, "out of memory: %zu bytes for parameters and their moments",
+                        4 * n * sizeof(float));
     goto fail;
   }
-  way->p = way->block;
-  way->m = way->p + n;
-  way->v = way->m + n;
-  way->ema = way->v + n;
-  train_params_init(&job->params, job->o.seed, way->p);
-  memset(way->m, 0, 2 * n * sizeof(float));
-  memcpy(way->ema, way->p, n * sizeof(float));
+  way->state = (train_state){way->block, way->block + n, way->block + 2 * n, way->block + 3 * n, 0};
+  train_params_init(&job->params, job->o.seed, way->state.p);
+  memset(way->state.m, 0, 2 * n * sizeof(float)); /* v follows */
+  memcpy(way->state.ema, way->state.p, n * sizeof(float));
   if ((status = kf_step_create(job->o.comm, 0, &way->step))) goto fail;
   *out = way;
   return KF_OK;
@@ -61,13 +56,13 @@ void train_way_free(train_way *way) {
 
 kf_scheduler *train_way_scheduler(train_way *way) { return way->scheduler; }
 kf_step *train_way_step(train_way *way) { return way->step; }
-float *train_way_params(train_way *way) { return way->p; }
+float *train_way_params(train_way *way) { return way->state.p; }
+const float *train_way_average(const train_way *way) { return way->state.ema; }
 
-double train_way_update(train_way *way, double grad_scale) {
-  const train_job *job = way->job;
-  const train_options *o = &job->o;
-  double t = (double)++way->n_updates;
-  double norm = sqrt(job->pw->sum_squares(job->grads, job->params.n_floats)) * grad_scale;
+double train_update(const train_params *params, const train_pointwise *pw, const train_options *o,
+                    double grad_scale, const float *grads, train_state *state) {
+  double t = (double)++state->n_updates;
+  double norm = sqrt(pw->sum_squares(grads, params->n_floats)) * grad_scale;
   double clip = norm > o->clip_norm ? o->clip_norm / norm : 1; /* a NaN stays one */
   double ramp = t < (double)o->warmup ? t / (double)o->warmup : 1;
   const double beta1 = 0.9, beta2 = 0.99;
@@ -80,11 +75,11 @@ double train_way_update(train_way *way, double grad_scale) {
                    .correction1 = (float)(1 - pow(beta1, t)),
                    .correction2 = (float)(1 - pow(beta2, t))};
   for (int id = 0; id < TRAIN_N_TENSORS; id++) {
-    const train_tensor *tensor = &job->params.tensor[id];
+    const train_tensor *tensor = &params->tensor[id];
     int64_t at = tensor->offset;
     a.weight_decay = train_tensor_decays(id) ? (float)o->weight_decay : 0;
-    job->pw->adamw(&a, train_tensor_size(tensor), job->grads + at, way->p + at, way->m + at,
-                   way->v + at, way->ema + at);
+    pw->adamw(&a, train_tensor_size(tensor), grads + at, state->p + at, state->m + at,
+              state->v + at, state->ema + at);
   }
   return norm;
 }
@@ -97,7 +92,8 @@ kf_status train_way_difference(const train_way *a, const train_way *b, double *o
   if (!start) return kf_fail(KF_ENOMEM, "out of memory: the first parameters, to compare with");
   train_params_init(&job->params, job->o.seed, start);
   for (int64_t i = 0; i < n; i++) {
-    double from_b = (double)a->p[i] - b->p[i], from_start = (double)a->p[i] - start[i];
+    double from_b = (double)a->state.p[i] - b->state.p[i],
+           from_start = (double)a->state.p[i] - start[i];
     apart += from_b * from_b;
     change += from_start * from_start;
   }
@@ -118,11 +114,11 @@ static int64_t hash_of(const float *p, int64_t n) {
 }
 
 kf_status train_check_ranks(train_job *job, const train_way *way) {
-  int64_t mine = hash_of(way->p, job->params.n_floats);
+  int64_t mine = hash_of(way->state.p, job->params.n_floats);
   int64_t all[2] = {mine, -mine}; /* the largest and, negated, the smallest */
   kf_status status = kf_comm_reduce(job->o.comm, KF_MAX, KF_I64, 2, all);
   if (status || all[0] == -all[1]) return status;
   return kf_fail(KF_EMISMATCH,
-                 "ranks hold different parameters, expected the same bits on all: do they run on "
-                 "machines with different instructions?");
+                 "ranks hold different parameters, expected the same bits on all: do all have the "
+                 "same C library and MPI?");
 }

@@ -111,6 +111,11 @@ static inline bool parity_step(parity *p, uint64_t seed, int64_t step) {
     if (train_run_step(p->job, p->way[w], step, &result[w])) return parity_fail(p, seed);
     if (!w) memcpy(p->grads, train_job_grads(p->job), n_bytes);
   }
+  const kf_batch *batch;
+  int64_t samples = 0;
+  if (train_data_lengths(train_job_data(p->job), step, &batch)) return parity_fail(p, seed);
+  for (int32_t r = 0; r < batch->n_ranks; r++) samples += result[1].counters[r].samples;
+  if (samples != batch->n_seqs) return parity_differ(p, seed, "number of samples", (double)samples);
   double by = fabs(result[1].loss - result[0].loss) / fmax(fabs(result[0].loss), 1e-30);
   if (!(by < 1e-5)) return parity_differ(p, seed, "loss", by);
   for (int id = 0; id < TRAIN_N_TENSORS; id++) {

@@ -522,7 +522,7 @@ static void test_bytes_are_reserved(void **state) {
       train_net *net = net_of(models[m], KF_ISA_BEST, keep);
       net_run(net, &p);
       int64_t want = bytes_of(models[m], keep, p.pack.n_rows, p.pack.n_seqs);
-      assert_in_range(net->cap_bytes, want, want + want / 8 + 128);
+      assert_in_range(net->block.cap_bytes, want, want + want / 8 + 128);
       train_net_free(net);
       net_drop(&p);
     }

@@ -309,6 +309,12 @@ static double norm_of(const float *x, int64_t n) {
   return sqrt(sum);
 }
 
+/* What a step does with its gradients. */
+static double update(rank_end *e, double scale) {
+  train_job *job = e->job;
+  return train_update(&job->params, job->pw, &job->o, scale, job->grads, &e->way->state);
+}
+
 /* Whatever the gradient's size, the first moment gets a tenth of one of size 1, and no value moves
 ** further than the first step's rate; the norm that is reported is the whole. */
 static void test_clipping(void **state) {
@@ -319,14 +325,14 @@ static void test_clipping(void **state) {
     rank_end e = lone_end(&comm);
     int64_t n = train_job_params(e.job)->n_floats;
     float *before = floats(n);
-    memcpy(before, e.way->p, (size_t)n * sizeof *before);
+    memcpy(before, e.way->state.p, (size_t)n * sizeof *before);
     fill_grads(&e, sizes[k]);
-    double want = norm_of(e.job->grads, n) / 128, got = train_way_update(e.way, 1. / 128);
+    double want = norm_of(e.job->grads, n) / 128, got = update(&e, 1. / 128);
     assert_true(fabs(got / want - 1) < 1e-6);
     assert_true((want < 1) == (k == 0)); /* one of them is not clipped */
-    assert_true(fabs(norm_of(e.way->m, n) / (0.1 * fmin(want, 1)) - 1) < 1e-4);
+    assert_true(fabs(norm_of(e.way->state.m, n) / (0.1 * fmin(want, 1)) - 1) < 1e-4);
     for (int64_t i = 0; i < n; i++)
-      assert_true(fabsf(e.way->p[i] - before[i]) <= 1.01e-4f * (1 + fabsf(before[i])));
+      assert_true(fabsf(e.way->state.p[i] - before[i]) <= 1.01e-4f * (1 + fabsf(before[i])));
     free(before);
     close_end(&e);
     kf_comm_free(comm);
@@ -340,11 +346,11 @@ static void test_warmup(void **state) {
   kf_comm *comm;
   rank_end e = lone_end(&comm);
   const train_tensor *t = &train_job_params(e.job)->tensor[TRAIN_PROJ_B];
-  const float *p = e.way->p + t->offset;
+  const float *p = e.way->state.p + t->offset;
   double want = 0;
   for (int step = 1; step <= 15; step++) {
     fill_grads(&e, 1e-3f);
-    train_way_update(e.way, 1);
+    update(&e, 1);
     want += 1e-3 * fmin(step / 10., 1);
     for (int64_t i = 0; i < train_tensor_size(t); i++)
       assert_true(fabs((double)p[i] / (i % 3 ? -want : want) - 1) < 1e-3);
@@ -363,11 +369,11 @@ static void test_decay(void **state) {
   int64_t n = params->n_floats;
   for (int id = 0; id < TRAIN_N_TENSORS; id++) /* biases, too */
     for (int64_t i = 0; i < train_tensor_size(&params->tensor[id]); i++)
-      e.way->p[params->tensor[id].offset + i] = 0.5f;
+      e.way->state.p[params->tensor[id].offset + i] = 0.5f;
   memset(e.job->grads, 0, (size_t)n * sizeof(float));
   double want = 0.5;
   for (int step = 1; step <= 20; step++) {
-    assert_true(train_way_update(e.way, 1) == 0);
+    assert_true(update(&e, 1) == 0);
     want *= 1 - 1e-3 * fmin(step / 10., 1) * 0.01;
   }
   assert_true(want < 0.49993);
@@ -375,8 +381,9 @@ static void test_decay(void **state) {
     const train_tensor *t = &params->tensor[id];
     int64_t end = id + 1 < TRAIN_N_TENSORS ? t[1].offset : n, i = t->offset;
     for (; i < t->offset + train_tensor_size(t); i++)
-      assert_true(train_tensor_decays(id) ? fabs(e.way->p[i] - want) < 1e-6 : e.way->p[i] == 0.5f);
-    for (; i < end; i++) assert_true(e.way->p[i] == 0);
+      assert_true(train_tensor_decays(id) ? fabs(e.way->state.p[i] - want) < 1e-6
+                                          : e.way->state.p[i] == 0.5f);
+    for (; i < end; i++) assert_true(e.way->state.p[i] == 0);
   }
   close_end(&e);
   kf_comm_free(comm);
@@ -390,20 +397,20 @@ static void test_average(void **state) {
   int64_t n = train_job_params(e.job)->n_floats;
   double *want = calloc((size_t)n, sizeof *want);
   assert_non_null(want);
-  for (int64_t i = 0; i < n; i++) want[i] = e.way->p[i]; /* begins where they do */
+  for (int64_t i = 0; i < n; i++) want[i] = e.way->state.p[i]; /* begins where they do */
   for (int t = 1; t <= 30; t++) {
     double keep = fmin(0.999, t / (t + 10.));
     fill_grads(&e, t % 4 ? 1e-3f : -2e-3f);
-    train_way_update(e.way, 1);
+    update(&e, 1);
     for (int64_t i = 0; i < n; i++) {
-      want[i] = keep * want[i] + (1 - keep) * e.way->p[i];
-      if (!(fabs(want[i] - e.way->ema[i]) < 1e-6)) fail_msg("update %d, value %d", t, (int)i);
+      want[i] = keep * want[i] + (1 - keep) * e.way->state.p[i];
+      if (!(fabs(want[i] - e.way->state.ema[i]) < 1e-6)) fail_msg("update %d, value %d", t, (int)i);
     }
   }
   free(want);
   e.job->grads[0] = NAN;
-  assert_true(isnan(train_way_update(e.way, 1)));
-  assert_true(isnan(e.way->p[0]) && isnan(e.way->ema[0]));
+  assert_true(isnan(update(&e, 1)));
+  assert_true(isnan(e.way->state.p[0]) && isnan(e.way->state.ema[0]));
   close_end(&e);
   kf_comm_free(comm);
 }
@@ -419,13 +426,14 @@ static void test_step_clips(void **state) {
   o.clip_norm = 1e-3;
   if (open_end(&o, false, &e)) fail_msg("%s", kf_last_error());
   randomise(&e);
-  for (int64_t i = 0; i < e.job->params.n_floats; i++) e.way->p[i] *= 5; /* a loss of hundreds */
+  for (int64_t i = 0; i < e.job->params.n_floats; i++)
+    e.way->state.p[i] *= 5; /* a loss of hundreds */
   if (train_run_step(e.job, e.way, 0, &result)) fail_msg("%s", kf_last_error());
   int64_t n = e.job->params.n_floats;
   double norm = norm_of(e.job->grads, n) / (6 * 32 * TRAIN_VALUES);
   assert_true(norm > 10);
   assert_true(fabs(result.grad_norm / norm - 1) < 1e-6);
-  assert_true(fabs(norm_of(e.way->m, n) / 1e-4 - 1) < 1e-4);
+  assert_true(fabs(norm_of(e.way->state.m, n) / 1e-4 - 1) < 1e-4);
   close_end(&e);
   kf_comm_free(comm);
 }
