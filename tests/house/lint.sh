@@ -35,6 +35,7 @@ rule "cli knows the public header and the trainer's, not the inside of other fol
 rule "no SPDX line" "$(grep -L 'SPDX-License-Identifier: Apache-2.0' "${sources[@]}")"
 rule "over 700 lines" "$(wc -l "${sources[@]}" |
   awk '$1 > 700 && $2 != "total" && $2 !~ /include\/knapformer.h$/')" # the manual is one file
+rule "a place that was not filled in" "$(grep -nE '@[A-Z0-9]+@' README.md doc/*.md)"
 rule "left to do" "$(grep -nE 'TO[D]O|FIX[M]E' "${sources[@]}")"
 rule "dead code" "$(grep -nE '^ *# *if +0\b' "${c_sources[@]}")"
 rule "space at the end of a line" "$(grep -nE '\s+$' "${sources[@]}")"
