@@ -40,6 +40,7 @@ static int read_numbers(train_session *s) {
   int64_t seed = 0;
   s->n_steps = 20;
   s->block = 1;
+  s->options.data.scale = 0; /* what another number of ranks made of it */
   if (q->steps && !cli_int(name, "--steps", q->steps, 1, 1000000000, &s->n_steps))
     return EXIT_MISUSE;
   if (q->block && !cli_int(name, "--block", q->block, 1, 1000000, &s->block)) return EXIT_MISUSE;
@@ -235,6 +236,7 @@ static int check_memory(train_session *s, const int64_t *rows) {
 int train_setup(train_session *s, int32_t n_ranks) {
   int code;
   s->n_ranks = n_ranks;
+  s->lacks_memory = false;
   if ((code = read_numbers(s))) return code;
   if ((code = check_ranks(s))) return code;
   if ((code = read_data(s))) return code;

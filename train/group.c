@@ -50,14 +50,14 @@ static void choose_parts(const kf_plan *plan, const kf_cost *cost, int32_t rank,
   double room = longest_split(plan, cost);
   for (int64_t i = first; i < end; i++) {
     const kf_chunk *k = &plan->chunk[plan->hold[i]];
-    part[i - first] = is_split(plan, k->seq) ? 0 : 2;
-    if (part[i - first] == 0) room -= linear_work(cost, k);
+    part[i - first] = is_split(plan, k->seq) ? TRAIN_SPLIT : TRAIN_LATE;
+    if (part[i - first] == TRAIN_SPLIT) room -= linear_work(cost, k);
   }
   for (int64_t i = first; i < end; i++) {
     const kf_chunk *k = &plan->chunk[plan->hold[i]];
     double work = kf_cost_work(cost, k->length);
-    if (part[i - first] == 0 || room < work / 2) continue;
-    part[i - first] = 1;
+    if (part[i - first] == TRAIN_SPLIT || room < work / 2) continue;
+    part[i - first] = TRAIN_EARLY;
     room -= work;
   }
 }
@@ -66,7 +66,7 @@ static void choose_parts(const kf_plan *plan, const kf_cost *cost, int32_t rank,
 static void lay_out(const kf_plan *plan, int32_t rank, const uint8_t *part, train_group *g) {
   int64_t first = plan->hold_off[rank], end = plan->hold_off[rank + 1], at = 0;
   g->n_runs = 0;
-  for (int p = 0; p < 3; p++) {
+  for (int p = 0; p < TRAIN_N_PARTS; p++) {
     for (int64_t i = first; i < end; i++) {
       const kf_chunk *k = &plan->chunk[plan->hold[i]];
       if (part[i - first] != p || k->length == 0) continue;
@@ -77,7 +77,7 @@ static void lay_out(const kf_plan *plan, int32_t rank, const uint8_t *part, trai
     g->n_seqs[p] = g->n_runs;
   }
   g->seq_off[g->n_runs] = at;
-  for (int p = 2; p > 0; p--) g->n_seqs[p] -= g->n_seqs[p - 1];
+  for (int p = TRAIN_N_PARTS - 1; p > 0; p--) g->n_seqs[p] -= g->n_seqs[p - 1];
 }
 
 /* ------------------------------------------------------------- the plan of what is split */

@@ -14,10 +14,10 @@ typedef struct train_run {
 typedef struct train_group {
   train_buffer memory;
   int64_t n_runs;
-  train_run *run;    /* (n_runs) */
-  int64_t *seq_off;  /* (n_runs + 1) */
-  int64_t n_seqs[3]; /* of split, early, late */
-  kf_plan view;      /* in which this rank holds parts of split sequences only; its arrays: */
+  train_run *run;   /* (n_runs) */
+  int64_t *seq_off; /* (n_runs + 1) */
+  int64_t n_seqs[TRAIN_N_PARTS];
+  kf_plan view; /* in which this rank holds parts of split sequences only; its arrays: */
   int64_t *hold, *hold_off, *hold_row, *hold_rows, *segment_off;
   kf_segment *segment;
 } train_group;

@@ -33,8 +33,6 @@ typedef struct train_span {
   const int64_t *seq_off; /* (n_seqs + 1) from 0 */
 } train_span;
 
-typedef enum train_part { TRAIN_SPLIT, TRAIN_EARLY, TRAIN_LATE, TRAIN_N_PARTS } train_part;
-
 typedef struct train_layer {
   float *x[2], *u[2];
   float *qkv, *o;

@@ -230,6 +230,8 @@ double train_clock_wall(const train_clock *clock);           /* from the start t
 **
 **     | parts of split sequences | whole ones, early | whole ones, late |
 */
+typedef enum train_part { TRAIN_SPLIT, TRAIN_EARLY, TRAIN_LATE, TRAIN_N_PARTS } train_part;
+
 typedef struct train_pack {
   int64_t n_rows, n_seqs;
   const train_row *row;   /* (n_rows) */

@@ -145,8 +145,8 @@ static kf_status group(passage *p) {
                          .seq_off = g->seq_off,
                          .clock = &p->clock};
   if (plan->ulysses_off[plan->n_ranks] == 0) return KF_OK; /* nobody has anything to exchange */
-  p->pack.n_split = g->n_seqs[0];
-  p->pack.n_early = g->n_seqs[1];
+  p->pack.n_split = g->n_seqs[TRAIN_SPLIT];
+  p->pack.n_early = g->n_seqs[TRAIN_EARLY];
   p->pack.comm = job->o.comm;
   p->pack.plan = &g->view;
   return KF_OK;
