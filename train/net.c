@@ -247,9 +247,10 @@ kf_status train_net_backward(train_net *net, const float *params, const train_pa
 
 double train_net_flops(const kf_model *m, int64_t len) {
   double d = m->dim, layers = m->layers, n = (double)len;
-  double token = layers * 24 * d * d + 2 * 2 * TRAIN_VALUES * d;
-  double seq = 2 * (6 * layers + 2) * d * d + 2 * d * d + 2 * TRAIN_TIME * d;
+  double token = layers * 24 * d * d + 2 * TRAIN_VALUES * d;
+  double seq = 2 * (6 * layers + 2) * d * d + 2 * d * d;
+  double first = 2 * TRAIN_VALUES * d * n + 2 * TRAIN_TIME * d; /* of data: no gradient of that */
   double attention = layers * 4 * n * n * d;
-  return 3 * (n * token + seq) +
-         3.5 * attention; /* backward: two products for each, five for two */
+  /* Backward: two products for each, and five for attention's two. */
+  return 3 * (n * token + seq) + 2 * first + 3.5 * attention;
 }

@@ -542,7 +542,7 @@ static void test_flops(void **state) {
   double attention =
     layers * (2 + 5) * scores; /* forward 2, backward scores again and 4 gradients */
   double want = linear + once + attention, got = train_net_flops(&model, 500);
-  if (!(fabs(got - want) < 1e-3 * want)) fail_msg("%.9g FLOPs, expected %.9g", got, want);
+  if (!(fabs(got - want) < 1e-12 * want)) fail_msg("%.9g FLOPs, expected %.9g", got, want);
   assert_true(train_net_flops(&model, 0) < 1e-2 * want); /* only what is once */
 }
 
