@@ -155,10 +155,8 @@ static int make_ways(train_session *s) {
   return status ? fail_rank(s) : 0;
 }
 
-static int watched_way(const train_session *s) { return s->way[WITH] ? WITH : WITHOUT; }
-
 static int open_files(train_session *s) {
-  int code = cli_restore_state(name, &s->config, train_way_scheduler(s->way[watched_way(s)]));
+  int code = cli_restore_state(name, &s->config, train_way_scheduler(s->way[train_main_way(s)]));
   if (code || s->rank > 0) return code;
   return cli_watch_open(&s->watch, name, &s->config, s->n_ranks);
 }
@@ -201,7 +199,7 @@ static kf_status note_expectations(train_session *s, const kf_metrics *m) {
 }
 
 static int watch(train_session *s) {
-  const kf_metrics *m = kf_scheduler_metrics(train_way_scheduler(s->way[watched_way(s)]));
+  const kf_metrics *m = kf_scheduler_metrics(train_way_scheduler(s->way[train_main_way(s)]));
   if (s->rank > 0) return 0;
   if (note_expectations(s, m)) return fail_rank(s);
   int code = cli_watch_step(&s->watch, m);
@@ -228,7 +226,7 @@ static int run_step(train_session *s, int way, int64_t step) {
   if (way == WITH) s->last_plan = result.plan, s->last_step = step;
   if (s->rank == 0 && !s->q->json) train_show_step(s, way, &result);
   if (!isfinite(result.loss) || !isfinite(result.grad_norm)) return refuse_loss(s, &result);
-  return way == watched_way(s) ? watch(s) : 0;
+  return way == train_main_way(s) ? watch(s) : 0;
 }
 
 /* Has the time run out? By rank 0's clock, so that all agree. */
@@ -264,7 +262,7 @@ static int run_steps(train_session *s) {
 static int show(train_session *s) {
   int code = s->q->json ? train_print_json(s) : train_show_results(s);
   if (!code) code = cli_watch_close(&s->watch, true);
-  kf_scheduler *scheduler = train_way_scheduler(s->way[watched_way(s)]);
+  kf_scheduler *scheduler = train_way_scheduler(s->way[train_main_way(s)]);
   if (!code) code = cli_save_state(name, &s->config, scheduler);
   if (!code && s->q->report) code = train_write_report(s);
   if (!code && s->q->report && !s->q->json) printf("report: %s\n", s->q->report);

@@ -20,7 +20,7 @@ static int write_facts(const train_session *s, char value[N_FACTS][FACT], kf_rep
   snprintf(value[1], FACT, "%.80s at scale %.4g: %" PRId64 " sequences, %" PRId64 " tokens a step",
            s->mix, s->options.data.scale, s->first->n_seqs, tokens);
   snprintf(value[2], FACT, "%" PRId32 ", one thread each", s->n_ranks);
-  snprintf(value[3], FACT, "%" PRId64 "%s", s->record[s->way[WITH] ? WITH : WITHOUT].n_steps,
+  snprintf(value[3], FACT, "%" PRId64 "%s", s->record[train_main_way(s)].n_steps,
            s->way[WITHOUT] && s->way[WITH] ? " each way, on the same samples" : "");
   snprintf(value[4], FACT, "%s%.100s", s->way[WITH] ? "bags " : "none",
            !s->way[WITH]         ? ""

@@ -56,6 +56,9 @@ typedef struct train_session {
   double begin_us;
 } train_session;
 
+/* The way whose figures and files stand for the run. */
+static inline int train_main_way(const train_session *s) { return s->way[WITH] ? WITH : WITHOUT; }
+
 /* ------------------------------------------------------------------ train_setup.c */
 
 /* Everything that can be wrong with what was asked, for n ranks, before any of them computes. Says

@@ -26,9 +26,6 @@ enum { LIVE_RANKS = 16, SHARE_RANKS = 32, MOST_LINES = 60 };
 
 static bool both(const train_session *s) { return s->way[WITHOUT] && s->way[WITH]; }
 
-/* The way whose figures stand for the run. */
-static int main_way(const train_session *s) { return s->way[WITH] ? WITH : WITHOUT; }
-
 static void draw_live(train_session *s, const char *text);
 
 /* ------------------------------------------------------------------------ the start */
@@ -107,7 +104,7 @@ static void draw_ranks(const train_session *s, const cli_screen *screen) {
   for (int w = 0; w < N_WAYS; w++)
     for (int32_t r = 0; last_busy(&s->record[w]) && r < s->n_ranks; r++)
       top = fmax(top, last_busy(&s->record[w])[r]);
-  const double *main_busy = last_busy(&s->record[main_way(s)]);
+  const double *main_busy = last_busy(&s->record[train_main_way(s)]);
   for (int32_t r = 0; main_busy && r < s->n_ranks; r++) mean += main_busy[r] / s->n_ranks;
   for (int32_t r = 0; r < ranks_shown(s); r++) {
     printf("  rank %-4" PRId32, r);
@@ -245,7 +242,7 @@ static json_t *comparison_to_json(const train_session *s) {
 }
 
 int train_print_json(const train_session *s) {
-  const train_record *r = &s->record[main_way(s)];
+  const train_record *r = &s->record[train_main_way(s)];
   train_summary t;
   json_t *loss = json_array();
   if (train_summarise(r, &t)) return cli_fail_status(KF_ENOMEM, name, NULL);
