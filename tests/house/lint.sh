@@ -25,7 +25,7 @@ for folder in src/comm src/kernel; do
 done
 rule "src/config knows the public header, how to fail and to write, and libyaml" \
   "$(stray_includes src/config "$(own src/config)$api|\"(\.\./)?balance/(status|memory|text)\.h\"|\"(\.\./)?sim/writer\.h\"|<.*>")"
-for folder in examples train; do
+for folder in examples train python/core; do
   rule "$folder knows the public header, not the inside of other folders" \
     "$(stray_includes $folder "$(own $folder)$api|<.*>")"
 done
@@ -49,7 +49,7 @@ idle_tests() {
   find tests -type f | while read -r file; do
     case "${file#tests/}" in
     CMakeLists.txt | unit/test_*.c | property/*.c | fuzz/fuzz_*.c | fuzz/corpus/* | \
-      golden/*.txt | house/*.sh | mpi/*.c | mpi/*.sh | torch/*.py | \
+      golden/*.txt | house/*.sh | mpi/*.c | mpi/*.sh | torch/*.py | python/*.py | \
       cuda/test_*.cu | cuda/emulator/*.cu) ;;
     *)
       grep -rqF --exclude="${file##*/}" "${file#tests/*/}" tests || echo "$file"

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+** The extension module knapformer._core: the public header of the library for Python, and nothing
+** else. It is thin on purpose: arguments are checked by the library, names, defaults and shapes are
+** the business of the package's .py files.
+**
+**   module.c     the module, errors, texts, mixes, costs, configuration, fit
+**   plan.c       Plan: a copy of a kf_plan that Python owns
+**   exchange.c   what one rank sends and receives under a plan, as index tables
+**   planner.c    Planner and Scheduler, which make plans
+**   sampler.c    Sampler
+**   kernels.c    attention and adaln on memory that is given by address
+**
+** Only the limited API of Python 3.8 is used, so that one binary serves all later versions. It has no
+** buffers: arrays come in as bytes, go out as bytes or bytearray, and tensors come as addresses.
+*/
+#ifndef KFPY_CORE_H
+#define KFPY_CORE_H
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x03080000
+#include <Python.h>
+#include <stdbool.h>
+
+#include <knapformer.h>
+
+/* ------------------------------------------------------------------------- module.c */
+
+/* Raise what a status means, with the library's sentence: ValueError, MemoryError, OSError, or
+** RuntimeError. Returns NULL. */
+PyObject *kfpy_raise(kf_status status);
+
+/* None, or raises. */
+PyObject *kfpy_none(kf_status status);
+
+/* An array of n elements of `size` bytes from a bytes object: (pointer, true); where `object` is
+** None, (NULL, true). Raises ValueError where the size is another. */
+bool kfpy_array(PyObject *object, const char *name, int64_t n, size_t size, const void **out);
+
+/* The same for an array whose size says how many there are. */
+bool kfpy_list(PyObject *object, const char *name, size_t size, const void **out, int64_t *n);
+
+/* A 0-terminated text of the library's, which is freed, as str. */
+PyObject *kfpy_text(char *text);
+
+/* Put `value`, which is taken over and may be NULL, into a dict. False: raises. */
+bool kfpy_put(PyObject *dict, const char *key, PyObject *value);
+
+/* An object that only one thread may be inside of at a time, because the GIL is released there. */
+typedef struct kfpy_door {
+  bool taken;
+} kfpy_door;
+bool kfpy_enter(kfpy_door *door, const char *what);
+
+/* Allocation and release of objects of heap types. */
+PyObject *kfpy_new(PyTypeObject *type);
+void kfpy_release(PyObject *self);
+
+PyObject *kfpy_bytes(const void *data, int64_t n, size_t size);
+
+/* ------------------------------------------------------------------------- plan.c */
+
+typedef struct kfpy_plan {
+  PyObject_HEAD kf_plan plan; /* its arrays lie in block */
+  void *block;
+} kfpy_plan;
+
+bool kfpy_plan_init(PyObject *module);
+PyObject *kfpy_plan_copy(const kf_plan *plan);
+
+/* ------------------------------------------------------------------------- exchange.c */
+
+PyObject *kfpy_route(PyObject *self, PyObject *args);
+PyObject *kfpy_held(PyObject *self, PyObject *args);
+PyObject *kfpy_sequences(PyObject *self, PyObject *args);
+PyObject *kfpy_ulysses(PyObject *self, PyObject *args);
+PyObject *kfpy_segments(PyObject *self, PyObject *args);
+
+/* ------------------------------------------------------------------------- the others */
+
+/* A batch from bytes: rank_off (n_ranks + 1), len, and factor and profile or None. */
+bool kfpy_batch(PyObject *args, kf_batch *out);
+
+bool kfpy_planner_init(PyObject *module);
+bool kfpy_sampler_init(PyObject *module);
+PyObject *kfpy_attention(PyObject *module, PyObject *args);
+PyObject *kfpy_adaln(PyObject *module, PyObject *args);
+
+#endif

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The module itself, and what has no object of its own: texts, mixes, costs, configuration, fit. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core.h"
+
+/* --------------------------------------------------------------------------- shared */
+
+PyObject *kfpy_raise(kf_status status) {
+  PyObject *type = PyExc_RuntimeError;
+  switch (status) {
+  case KF_EINVAL:
+  case KF_EINFEASIBLE:
+  case KF_EMISMATCH: type = PyExc_ValueError; break;
+  case KF_ENOMEM: type = PyExc_MemoryError; break;
+  case KF_EIO: type = PyExc_OSError; break;
+  default: break;
+  }
+  PyErr_SetString(type, kf_last_error());
+  return NULL;
+}
+
+PyObject *kfpy_none(kf_status status) {
+  if (status) return kfpy_raise(status);
+  Py_RETURN_NONE;
+}
+
+bool kfpy_list(PyObject *object, const char *name, size_t size, const void **out, int64_t *n) {
+  char *data;
+  Py_ssize_t n_bytes;
+  *out = NULL, *n = 0;
+  if (object == Py_None) return true;
+  if (PyBytes_AsStringAndSize(object, &data, &n_bytes)) return false;
+  if ((size_t)n_bytes % size) {
+    PyErr_Format(PyExc_ValueError, "%s: %zd bytes, expected a multiple of %zd", name, n_bytes,
+                 (Py_ssize_t)size);
+    return false;
+  }
+  *out = data;
+  *n = (int64_t)((size_t)n_bytes / size);
+  return true;
+}
+
+bool kfpy_array(PyObject *object, const char *name, int64_t n, size_t size, const void **out) {
+  int64_t found;
+  if (!kfpy_list(object, name, size, out, &found)) return false;
+  if (object == Py_None || found == n) return true;
+  PyErr_Format(PyExc_ValueError, "%s: %lld values, expected %lld", name, (long long)found,
+               (long long)n);
+  return false;
+}
+
+PyObject *kfpy_text(char *text) {
+  PyObject *out = PyUnicode_FromString(text);
+  free(text);
+  return out;
+}
+
+PyObject *kfpy_bytes(const void *data, int64_t n, size_t size) {
+  return PyBytes_FromStringAndSize(n > 0 ? data : NULL, (Py_ssize_t)((size_t)n * size));
+}
+
+bool kfpy_put(PyObject *dict, const char *key, PyObject *value) {
+  bool fine = value && PyDict_SetItemString(dict, key, value) == 0;
+  Py_XDECREF(value);
+  return fine;
+}
+
+bool kfpy_enter(kfpy_door *door, const char *what) {
+  if (door->taken) {
+    PyErr_Format(PyExc_RuntimeError, "this %s is in use by another thread", what);
+    return false;
+  }
+  return door->taken = true;
+}
+
+PyObject *kfpy_new(PyTypeObject *type) { return PyType_GenericAlloc(type, 0); }
+
+void kfpy_release(PyObject *self) {
+  PyTypeObject *type = Py_TYPE(self);
+  PyObject_Free(self);
+  Py_DECREF((PyObject *)type); /* as an object of a heap type must */
+}
+
+/* --------------------------------------------------------------------------- batches */
+
+bool kfpy_batch(PyObject *args, kf_batch *out) {
+  PyObject *rank_off, *len, *factor, *profile;
+  const void *off, *lens, *factors, *profiles;
+  int64_t n_off, n;
+  if (!PyArg_ParseTuple(args, "OOOO", &rank_off, &len, &factor, &profile)) return false;
+  if (!kfpy_list(rank_off, "rank_off", 8, &off, &n_off) || !kfpy_list(len, "len", 8, &lens, &n) ||
+      !kfpy_array(factor, "factor", n, sizeof(double), &factors) ||
+      !kfpy_array(profile, "profile", n, sizeof(kf_profile), &profiles))
+    return false;
+  *out = (kf_batch){.n_ranks = (int32_t)(n_off - 1),
+                    .n_seqs = n,
+                    .rank_off = off,
+                    .len = lens,
+                    .factor = factors,
+                    .profile = profiles};
+  return true;
+}
+
+static PyObject *mix(PyObject *module, PyObject *args) {
+  (void)module;
+  const char *name;
+  int n_ranks;
+  unsigned long long seed;
+  kf_batch *batch;
+  if (!PyArg_ParseTuple(args, "siK", &name, &n_ranks, &seed)) return NULL;
+  kf_status status = kf_mix_create(name, n_ranks, seed, &batch);
+  if (status) return kfpy_raise(status);
+  PyObject *out = Py_BuildValue("(NNN)", kfpy_bytes(batch->rank_off, batch->n_ranks + 1, 8),
+                                kfpy_bytes(batch->len, batch->n_seqs, 8),
+                                kfpy_bytes(batch->profile, batch->n_seqs, sizeof(kf_profile)));
+  kf_batch_free(batch);
+  return out;
+}
+
+static PyObject *lens(PyObject *module, PyObject *args) {
+  (void)module;
+  const char *name, *text;
+  Py_ssize_t n_bytes;
+  int64_t *len, n;
+  if (!PyArg_ParseTuple(args, "ss#", &name, &text, &n_bytes)) return NULL;
+  kf_status status = kf_lens_parse(name, text, (size_t)n_bytes, &len, &n);
+  if (status) return kfpy_raise(status);
+  PyObject *out = kfpy_bytes(len, n, 8);
+  free(len);
+  return out;
+}
+
+/* ----------------------------------------------------------------------------- costs */
+
+static PyObject *model(PyObject *module, PyObject *args) {
+  (void)module;
+  const char *text;
+  kf_model out;
+  if (!PyArg_ParseTuple(args, "s", &text)) return NULL;
+  kf_status status = kf_model_parse(text, &out);
+  return status ? kfpy_raise(status) : Py_BuildValue("(iii)", out.dim, out.layers, out.heads);
+}
+
+/* A cost travels as the bytes of its struct: Python hands it on and does not look into it. */
+static PyObject *cost(PyObject *module, PyObject *args) {
+  (void)module;
+  const char *model_text, *cluster;
+  int n_ranks;
+  double gamma;
+  kf_cost out;
+  if (!PyArg_ParseTuple(args, "szid", &model_text, &cluster, &n_ranks, &gamma)) return NULL;
+  kf_status status = kf_cost_preset(model_text, cluster, n_ranks, gamma, &out);
+  return status ? kfpy_raise(status) : kfpy_bytes(&out, 1, sizeof out);
+}
+
+static PyObject *cost_load(PyObject *module, PyObject *args) {
+  (void)module;
+  PyObject *from;
+  const void *cost_in;
+  const char *name, *text;
+  Py_ssize_t n_bytes;
+  if (!PyArg_ParseTuple(args, "Oss#", &from, &name, &text, &n_bytes) ||
+      !kfpy_array(from, "cost", 1, sizeof(kf_cost), &cost_in))
+    return NULL;
+  kf_cost out = *(const kf_cost *)cost_in;
+  kf_status status = kf_fit_load(name, text, (size_t)n_bytes, &out);
+  return status ? kfpy_raise(status) : kfpy_bytes(&out, 1, sizeof out);
+}
+
+static PyObject *cost_work(PyObject *module, PyObject *args) {
+  (void)module;
+  PyObject *from;
+  const void *cost_in;
+  long long len;
+  if (!PyArg_ParseTuple(args, "OL", &from, &len) ||
+      !kfpy_array(from, "cost", 1, sizeof(kf_cost), &cost_in))
+    return NULL;
+  return PyFloat_FromDouble(kf_cost_work(cost_in, len));
+}
+
+/* --------------------------------------------------------------------- configuration */
+
+/* YAML, then "key=value" texts, as one kf_config (bytes) and what the package itself must know. */
+static PyObject *config(PyObject *module, PyObject *args) {
+  (void)module;
+  const char *name, *text;
+  Py_ssize_t n_bytes;
+  PyObject *assignments;
+  int n_ranks;
+  kf_config c = {0};
+  kf_status status = KF_OK;
+  if (!PyArg_ParseTuple(args, "sz#Oi", &name, &text, &n_bytes, &assignments, &n_ranks)) return NULL;
+  if (text) status = kf_config_parse(name, text, (size_t)n_bytes, &c);
+  Py_ssize_t n = PySequence_Size(assignments);
+  for (Py_ssize_t i = 0; i < n && !status; i++) {
+    PyObject *item = PySequence_GetItem(assignments, i);
+    PyObject *utf8 = item ? PyUnicode_AsUTF8String(item) : NULL;
+    const char *assignment = utf8 ? PyBytes_AsString(utf8) : NULL;
+    if (assignment) status = kf_config_set(assignment, &c);
+    Py_XDECREF(utf8);
+    Py_XDECREF(item);
+    if (!assignment) return NULL;
+  }
+  if (!status) status = kf_config_check(&c, n_ranks);
+  if (status) return kfpy_raise(status);
+  return Py_BuildValue("(N{sssssssdsssisi})", kfpy_bytes(&c, 1, sizeof c), "bag_size", c.bag_size,
+                       "model", c.model, "cluster", c.cluster, "gamma", c.gamma, "cost_file",
+                       c.cost_file, "cost_model", (int)c.cost_model, "log_level", (int)c.log_level);
+}
+
+/* ------------------------------------------------------------------------------- fit */
+
+static PyObject *fit_dict(const kf_fit *f, const kf_model *shape) {
+  return Py_BuildValue("{sdsdsdsdsdsdsdsdsdsdsLsLsi}", "linear_s", f->linear_s, "quadratic_s",
+                       f->quadratic_s, "constant_s", f->constant_s, "gamma", kf_fit_gamma(f, shape),
+                       "r2", f->r2, "mape", f->mape, "holdout_mape", f->holdout_mape, "power_s",
+                       f->power_s, "power_p", f->power_p, "power_mape", f->power_mape, "rows",
+                       (long long)f->n_rows, "outliers", (long long)f->n_outliers, "ranks",
+                       f->n_ranks);
+}
+
+static PyObject *fit(PyObject *module, PyObject *args) {
+  (void)module;
+  PyObject *len, *seconds, *rank;
+  const void *lens_in, *seconds_in, *rank_in;
+  const char *model_text;
+  int64_t n;
+  kf_model shape;
+  kf_fit out;
+  char *text = NULL;
+  if (!PyArg_ParseTuple(args, "OOOs", &len, &seconds, &rank, &model_text) ||
+      !kfpy_list(len, "lens", 8, &lens_in, &n) ||
+      !kfpy_array(seconds, "seconds", n, 8, &seconds_in) ||
+      !kfpy_array(rank, "ranks", n, 8, &rank_in))
+    return NULL;
+  kf_status status = kf_model_parse(model_text, &shape);
+  if (status) return kfpy_raise(status);
+  kf_fit_row *row = malloc((size_t)(n + 1) * sizeof *row);
+  if (!row) return PyErr_NoMemory();
+  for (int64_t i = 0; i < n; i++)
+    row[i] = (kf_fit_row){((const int64_t *)lens_in)[i], ((const double *)seconds_in)[i],
+                          rank_in ? (int32_t)((const int64_t *)rank_in)[i] : 0};
+  status = kf_fit_rows(row, n, NULL, NULL, &out);
+  free(row);
+  if (!status) status = kf_fit_text(&out, &text);
+  if (status) return kfpy_raise(status);
+  return Py_BuildValue("(NN)", fit_dict(&out, &shape), kfpy_text(text));
+}
+
+static PyObject *replace_file(PyObject *module, PyObject *args) {
+  (void)module;
+  const char *path, *data;
+  Py_ssize_t n_bytes;
+  if (!PyArg_ParseTuple(args, "sy#", &path, &data, &n_bytes)) return NULL;
+  return kfpy_none(kf_file_replace(path, data, (size_t)n_bytes));
+}
+
+/* ----------------------------------------------------------------------------- module */
+
+static PyMethodDef functions[] = {
+  {"mix", mix, METH_VARARGS, "mix(name, ranks, seed) -> (rank_off, len, profile)"},
+  {"lens", lens, METH_VARARGS, "lens(name, text) -> len"},
+  {"model", model, METH_VARARGS, "model(text) -> (dim, layers, heads)"},
+  {"cost", cost, METH_VARARGS, "cost(model, cluster, ranks, gamma) -> cost"},
+  {"cost_load", cost_load, METH_VARARGS, "cost_load(cost, name, text) -> cost"},
+  {"cost_work", cost_work, METH_VARARGS, "cost_work(cost, len) -> seconds"},
+  {"config", config, METH_VARARGS, "config(name, yaml, assignments, ranks) -> (config, dict)"},
+  {"fit", fit, METH_VARARGS, "fit(lens, seconds, ranks, model) -> (dict, text)"},
+  {"replace_file", replace_file, METH_VARARGS, "replace_file(path, data)"},
+  {"attention", kfpy_attention, METH_VARARGS,
+   "attention(backward, segments, head_dim, threads, scale, addresses)"},
+  {"adaln", kfpy_adaln, METH_VARARGS, "adaln(backward, shape, addresses)"},
+  {NULL, NULL, 0, NULL}};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT,
+                                        "knapformer._core",
+                                        "knapformer.h for Python.",
+                                        -1,
+                                        functions,
+                                        NULL,
+                                        NULL,
+                                        NULL,
+                                        NULL};
+
+PyMODINIT_FUNC PyInit__core(void);
+PyMODINIT_FUNC PyInit__core(void) {
+  PyObject *module = PyModule_Create(&definition);
+  if (module && !PyModule_AddStringConstant(module, "version", kf_version()) &&
+      kfpy_plan_init(module) && kfpy_planner_init(module) && kfpy_sampler_init(module))
+    return module;
+  Py_XDECREF(module);
+  return NULL;
+}

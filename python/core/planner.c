@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Planner and Scheduler: batches in, plans out. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core.h"
+
+/* -------------------------------------------------------------------------- planner */
+
+typedef struct planner {
+  PyObject_HEAD kf_planner *planner;
+  kfpy_door door;
+} planner;
+
+/* A cap for each rank, or none. */
+static bool read_caps(PyObject *speed, PyObject *mem_tokens, int32_t n_ranks,
+                      const double **speed_out, const int64_t **mem_out) {
+  const void *s, *m;
+  if (!kfpy_array(speed, "speeds", n_ranks, 8, &s) ||
+      !kfpy_array(mem_tokens, "mem_tokens", n_ranks, 8, &m))
+    return false;
+  *speed_out = s, *mem_out = m;
+  return true;
+}
+
+static PyObject *planner_new(PyTypeObject *type, PyObject *args, PyObject *names) {
+  (void)names;
+  PyObject *cost, *speed, *mem_tokens;
+  const char *bags_text;
+  long long max_chunk_size;
+  int affinity;
+  double budget_us;
+  const void *cost_in;
+  kf_bags *bags = NULL;
+  kf_planner_options o = {0};
+  if (!PyArg_ParseTuple(args, "OsOOLid", &cost, &bags_text, &speed, &mem_tokens, &max_chunk_size,
+                        &affinity, &budget_us) ||
+      !kfpy_array(cost, "cost", 1, sizeof(kf_cost), &cost_in))
+    return NULL;
+  o.cost = *(const kf_cost *)cost_in;
+  o.max_chunk_size = max_chunk_size;
+  o.affinity = (kf_affinity)affinity;
+  o.budget = kf_planner_budget(budget_us);
+  if (!read_caps(speed, mem_tokens, o.cost.cluster.n_ranks, &o.speed, &o.mem_tokens)) return NULL;
+  kf_status status = kf_bags_parse(bags_text, o.cost.cluster.n_ranks, &bags);
+  if (status) return kfpy_raise(status);
+  o.bags = bags;
+  planner *self = (planner *)kfpy_new(type);
+  if (self && (status = kf_planner_create(&o, &self->planner))) {
+    Py_DECREF((PyObject *)self);
+    self = NULL;
+    kfpy_raise(status);
+  }
+  kf_bags_free(bags);
+  return (PyObject *)self;
+}
+
+static void planner_free(PyObject *self) {
+  kf_planner_free(((planner *)self)->planner);
+  kfpy_release(self);
+}
+
+static PyObject *planner_plan(PyObject *object, PyObject *args) {
+  planner *self = (planner *)object;
+  kf_batch batch;
+  const kf_plan *plan;
+  kf_status status;
+  if (!kfpy_batch(args, &batch) || !kfpy_enter(&self->door, "planner")) return NULL;
+  Py_BEGIN_ALLOW_THREADS;
+  status = kf_planner_plan(self->planner, &batch, &plan);
+  Py_END_ALLOW_THREADS;
+  PyObject *out = status ? kfpy_raise(status) : kfpy_plan_copy(plan);
+  self->door.taken = false;
+  return out;
+}
+
+static PyMethodDef planner_methods[] = {
+  {"plan", planner_plan, METH_VARARGS, "plan(rank_off, len, factor, profile) -> Plan"},
+  {NULL, NULL, 0, NULL}};
+
+/* ------------------------------------------------------------------------- scheduler */
+
+typedef struct scheduler {
+  PyObject_HEAD kf_scheduler *scheduler;
+  PyObject *log; /* called with (level, line), or NULL */
+  kfpy_door door;
+} scheduler;
+
+static void call_log(void *user, kf_log_level level, const char *line) {
+  scheduler *self = user;
+  PyGILState_STATE state = PyGILState_Ensure();
+  PyObject *answer = PyObject_CallFunction(self->log, "is", (int)level, line);
+  if (!answer) PyErr_WriteUnraisable(self->log);
+  Py_XDECREF(answer);
+  PyGILState_Release(state);
+}
+
+static PyObject *scheduler_new(PyTypeObject *type, PyObject *args, PyObject *names) {
+  (void)names;
+  PyObject *config, *cost, *speed, *mem_tokens, *log;
+  const void *config_in, *cost_in;
+  kf_scheduler_options o = {0};
+  int n_ranks;
+  if (!PyArg_ParseTuple(args, "iOOOOO", &n_ranks, &config, &cost, &speed, &mem_tokens, &log) ||
+      !kfpy_array(config, "config", 1, sizeof(kf_config), &config_in) ||
+      !kfpy_array(cost, "cost", 1, sizeof(kf_cost), &cost_in))
+    return NULL;
+  o.n_ranks = n_ranks;
+  o.config = config_in;
+  o.cost = cost_in;
+  if (!read_caps(speed, mem_tokens, o.n_ranks, &o.speed, &o.mem_tokens)) return NULL;
+  scheduler *self = (scheduler *)kfpy_new(type);
+  if (!self) return NULL;
+  if (log != Py_None) {
+    Py_INCREF(log);
+    self->log = log;
+    o.log = call_log;
+    o.log_user = self;
+  }
+  kf_status status = kf_scheduler_create(&o, &self->scheduler);
+  if (!status) return (PyObject *)self;
+  kfpy_raise(status);
+  Py_DECREF((PyObject *)self);
+  return NULL;
+}
+
+static void scheduler_free(PyObject *object) {
+  scheduler *self = (scheduler *)object;
+  kf_scheduler_free(self->scheduler);
+  Py_XDECREF(self->log);
+  kfpy_release(object);
+}
+
+static PyObject *scheduler_plan(PyObject *object, PyObject *args) {
+  scheduler *self = (scheduler *)object;
+  kf_batch batch;
+  const kf_plan *plan;
+  kf_status status;
+  if (!kfpy_batch(args, &batch) || !kfpy_enter(&self->door, "scheduler")) return NULL;
+  Py_BEGIN_ALLOW_THREADS;
+  status = kf_scheduler_plan(self->scheduler, &batch, &plan);
+  Py_END_ALLOW_THREADS;
+  PyObject *out = status ? kfpy_raise(status) : kfpy_plan_copy(plan);
+  self->door.taken = false;
+  return out;
+}
+
+/* Counters as a tuple of eight numbers, in the order of kf_counters. */
+static PyObject *update_stats(PyObject *object, PyObject *args) {
+  scheduler *self = (scheduler *)object;
+  int rank;
+  double seconds;
+  long long memory, limit, tokens, samples;
+  kf_counters c = {0};
+  if (!PyArg_ParseTuple(args, "id(LLLLdddd)", &rank, &seconds, &memory, &limit, &tokens, &samples,
+                        &c.plan_s, &c.route_s, &c.compute_s, &c.wait_s))
+    return NULL;
+  c.memory_bytes = memory, c.memory_limit_bytes = limit, c.tokens = tokens, c.samples = samples;
+  return kfpy_none(kf_scheduler_update_stats(self->scheduler, rank, seconds, &c));
+}
+
+static PyObject *reported(PyObject *object, PyObject *args) {
+  scheduler *self = (scheduler *)object;
+  int rank;
+  double seconds;
+  kf_counters c;
+  if (!PyArg_ParseTuple(args, "i", &rank)) return NULL;
+  if (!kf_scheduler_reported(self->scheduler, rank, &seconds, &c)) Py_RETURN_NONE;
+  return Py_BuildValue("(d(LLLLdddd))", seconds, (long long)c.memory_bytes,
+                       (long long)c.memory_limit_bytes, (long long)c.tokens, (long long)c.samples,
+                       c.plan_s, c.route_s, c.compute_s, c.wait_s);
+}
+
+static PyObject *settle(PyObject *object, PyObject *unused) {
+  (void)unused;
+  return kfpy_none(kf_scheduler_settle(((scheduler *)object)->scheduler));
+}
+
+static PyObject *steps(PyObject *object, PyObject *unused) {
+  (void)unused;
+  return PyLong_FromLongLong(kf_scheduler_steps(((scheduler *)object)->scheduler));
+}
+
+static PyObject *hash(PyObject *object, PyObject *unused) {
+  (void)unused;
+  return PyLong_FromUnsignedLongLong(kf_scheduler_hash(((scheduler *)object)->scheduler));
+}
+
+static PyObject *new_epoch(PyObject *object, PyObject *unused) {
+  (void)unused;
+  kf_scheduler_new_epoch(((scheduler *)object)->scheduler);
+  Py_RETURN_NONE;
+}
+
+static PyObject *metrics(PyObject *object, PyObject *args) {
+  const kf_metrics *m = kf_scheduler_metrics(((scheduler *)object)->scheduler);
+  int prometheus;
+  char *text = NULL;
+  if (!PyArg_ParseTuple(args, "p", &prometheus)) return NULL;
+  kf_status status = prometheus ? kf_metrics_prometheus(m, &text) : kf_metrics_json(m, &text);
+  return status ? kfpy_raise(status) : kfpy_text(text);
+}
+
+/* The cost that plans are made with, and how often it was refitted. */
+static PyObject *learned(PyObject *object, PyObject *unused) {
+  (void)unused;
+  const kf_metrics *m = kf_scheduler_metrics(((scheduler *)object)->scheduler);
+  return Py_BuildValue("(NL)", kfpy_bytes(&m->cost, 1, sizeof m->cost), (long long)m->refits);
+}
+
+static PyObject *save(PyObject *object, PyObject *unused) {
+  (void)unused;
+  void *data;
+  size_t n_bytes;
+  kf_status status = kf_scheduler_save(((scheduler *)object)->scheduler, &data, &n_bytes);
+  if (status) return kfpy_raise(status);
+  PyObject *out = kfpy_bytes(data, (int64_t)n_bytes, 1);
+  free(data);
+  return out;
+}
+
+static PyObject *restore(PyObject *object, PyObject *args) {
+  const char *name, *data;
+  Py_ssize_t n_bytes;
+  if (!PyArg_ParseTuple(args, "sy#", &name, &data, &n_bytes)) return NULL;
+  return kfpy_none(
+    kf_scheduler_restore(((scheduler *)object)->scheduler, name, data, (size_t)n_bytes));
+}
+
+static PyMethodDef scheduler_methods[] = {
+  {"plan", scheduler_plan, METH_VARARGS, "plan(rank_off, len, factor, profile) -> Plan"},
+  {"update_stats", update_stats, METH_VARARGS, "update_stats(rank, seconds, counters)"},
+  {"reported", reported, METH_VARARGS, "reported(rank) -> (seconds, counters) or None"},
+  {"settle", settle, METH_NOARGS, "settle()"},
+  {"steps", steps, METH_NOARGS, "steps() -> int"},
+  {"hash", hash, METH_NOARGS, "hash() -> int"},
+  {"new_epoch", new_epoch, METH_NOARGS, "new_epoch()"},
+  {"metrics", metrics, METH_VARARGS, "metrics(prometheus) -> str"},
+  {"learned", learned, METH_NOARGS, "learned() -> (cost, refits)"},
+  {"save", save, METH_NOARGS, "save() -> bytes"},
+  {"restore", restore, METH_VARARGS, "restore(name, data)"},
+  {NULL, NULL, 0, NULL}};
+
+static bool add_type(PyObject *module, const char *name, PyType_Spec *spec) {
+  PyObject *type = PyType_FromSpec(spec);
+  return type && PyModule_AddObject(module, name, type) == 0;
+}
+
+bool kfpy_planner_init(PyObject *module) {
+  static PyType_Slot planner_slots[] = {
+    {Py_tp_new, planner_new},
+    {Py_tp_dealloc, planner_free},
+    {Py_tp_methods, planner_methods},
+    {Py_tp_doc, "Planner(cost, bags, speeds, mem_tokens, max_chunk_size, affinity, budget_us)"},
+    {0, NULL}};
+  static PyType_Slot scheduler_slots[] = {
+    {Py_tp_new, scheduler_new},
+    {Py_tp_dealloc, scheduler_free},
+    {Py_tp_methods, scheduler_methods},
+    {Py_tp_doc, "Scheduler(ranks, config, cost, speeds, mem_tokens, log)"},
+    {0, NULL}};
+  static PyType_Spec planner_spec = {"knapformer._core.Planner", sizeof(planner), 0,
+                                     Py_TPFLAGS_DEFAULT, planner_slots};
+  static PyType_Spec scheduler_spec = {"knapformer._core.Scheduler", sizeof(scheduler), 0,
+                                       Py_TPFLAGS_DEFAULT, scheduler_slots};
+  return add_type(module, "Planner", &planner_spec) &&
+         add_type(module, "Scheduler", &scheduler_spec);
+}

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ranks of a torch.distributed process group, or the one rank of a program that has none.
+
+All that the package asks of a backend is here: one gather of small records a step, and one all-to-all with
+uneven parts. gloo, NCCL and MPI have both. No process group is ever made.
+"""
+import ctypes
+import sys
+
+
+def distributed():
+    """torch.distributed if there is a process group, else None. Does not import torch by itself: who has
+    a process group has done that."""
+    torch = sys.modules.get("torch")
+    dist = getattr(torch, "distributed", None)
+    return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
+
+
+class Ranks:
+    def __init__(self, group=None):
+        dist = distributed()
+        if dist is None and group is not None:
+            raise ValueError("group: %r, but torch.distributed has not been initialised" % (group,))
+        self.group, self.dist = group, dist
+        self.rank = dist.get_rank(group) if dist else 0
+        self.size = dist.get_world_size(group) if dist else 1
+        if self.rank < 0:
+            raise ValueError("this process is not in the group it was given")
+
+    def device(self):
+        """Where small records live: on the CPU if the backend takes that, else on the current GPU."""
+        import torch
+        backend = str(self.dist.get_backend(self.group)).lower()
+        return torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")
+
+    def gather(self, record):
+        """Every rank's record (a bytearray of 8 n bytes, as long on all), one after the other, as bytes."""
+        if self.size == 1:
+            return bytes(record)
+        import torch
+        device = self.device()
+        mine = torch.frombuffer(record, dtype=torch.int64).to(device)
+        everything = torch.empty((self.size, len(mine)), dtype=torch.int64, device=device)
+        self.dist.all_gather(list(everything.unbind(0)), mine, group=self.group)
+        everything = everything.cpu()
+        return ctypes.string_at(everything.data_ptr(), 8 * everything.numel())
+
+    def all_to_all(self, out, rows, out_counts, counts):
+        """rows (n, w): counts[q] of them go to rank q, and out gets out_counts[q] from rank q."""
+        self.dist.all_to_all_single(out, rows, out_counts, counts, group=self.group)

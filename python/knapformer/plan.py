@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans: who computes what in one step. Needs neither PyTorch nor NumPy.
+
+    lengths of all ranks --plan()--> Plan: figures, chunks, a picture
+
+`Plan` is what the scheduler and the balancer hand out, too; there it knows the rank it is on.
+"""
+import collections
+import time
+from array import array
+
+from . import _core
+
+Before = collections.namedtuple("Before", "max_over_mean step_s")
+After = collections.namedtuple("After", "max_over_mean step_s compute_s comm_s max_tokens")
+Segment = collections.namedtuple("Segment", "seq rows offset first_head heads")
+
+AFFINITIES = ("fill", "spread")
+
+
+def ints(values):
+    """Whole numbers as the bytes of 64-bit integers, which is how arrays reach the C library."""
+    try:
+        return array("q", values).tobytes()
+    except (TypeError, OverflowError):
+        for i, value in enumerate(values):
+            if isinstance(value, bool) or not hasattr(value, "__index__"):
+                raise ValueError("value %d is %r, expected a whole number" % (i, value)) from None
+            if not -2**63 <= value.__index__() < 2**63:
+                raise ValueError("value %d is %r, expected less than 2^63" % (i, value)) from None
+        return array("q", [value.__index__() for value in values]).tobytes()
+
+
+def reals(values):
+    """The same for real numbers; None stays None."""
+    return None if values is None else array("d", values).tobytes()
+
+
+def list_of(data, columns=1):
+    """Bytes of 64-bit integers as a list, of tuples where there are several columns."""
+    flat = array("q")
+    flat.frombytes(data)
+    flat = flat.tolist()
+    return flat if columns == 1 else [tuple(flat[i:i + columns]) for i in range(0, len(flat), columns)]
+
+
+def bags_text(bags):
+    """An int, a list of sizes, "g1n8+g2n4" or "auto", as the C library reads it."""
+    if isinstance(bags, str):
+        return bags
+    if isinstance(bags, int) and not isinstance(bags, bool):
+        return str(bags)
+    if isinstance(bags, (list, tuple)):
+        return "[" + ",".join(str(size) for size in bags) + "]"
+    raise ValueError('bags: %r, expected a number, a list of sizes, "g1n8+g2n4" or "auto"' % (bags,))
+
+
+def batch_of(seq_lens_per_rank):
+    """(rank_off, len) of a list with each rank's lengths."""
+    offsets, lens = [0], []
+    for rank, seq_lens in enumerate(seq_lens_per_rank):
+        try:
+            lens.extend(seq_lens)
+        except TypeError:
+            raise ValueError("rank %d: %r, expected a list of its sequences' lengths" %
+                             (rank, seq_lens)) from None
+        offsets.append(len(lens))
+    if len(offsets) == 1:
+        raise ValueError("no ranks, expected a list with each rank's lengths")
+    return ints(offsets), ints(lens)
+
+
+class Plan:
+    """Who computes what in one step, read-only. The figures have the names of `knapformer plan --json`
+    and are defined in doc/metrics-of-a-plan.md: ranks seqs tokens ideal_s lower_bound_s gap speedup
+    split_seqs a2a_fraction moved_fraction, `before` and `after` with their own. Further:
+
+    chunks       (n, 7): seq, source, destination, offset, length, first_head, heads; a NumPy array
+                 where there is NumPy, else a two-dimensional memoryview
+    hash         16 hex digits; the same on every rank, in C and under MPI
+    rank         the rank this plan is looked at from; None for a plan of plan()
+    held         (seq, offset, length) of each chunk whose rows this rank holds, in order
+    lens         the lengths of these: rows of each held chunk
+    segments     what this rank's attention computes: Segment(seq, rows, offset, first_head, heads)
+    """
+
+    def __init__(self, core, rank=None, bags="auto", solve_us=0.0):
+        self.core, self.rank, self.bags, self.solve_us = core, rank, bags, solve_us
+        self.heads = None  # of the model, where that is another number than the plan was made with
+        self._facts = self._held = self._segments = None
+
+    def __getattr__(self, name):  # the figures are looked up when somebody asks for one
+        if name.startswith("_"):
+            raise AttributeError(name)
+        facts = self.facts
+        if name in facts and name not in ("chunks", "heads", "hash"):
+            return facts[name]
+        raise AttributeError("a plan has no %s" % name)
+
+    @property
+    def facts(self):
+        if self._facts is None:
+            self._facts = self.core.facts()
+        return self._facts
+
+    @property
+    def before(self):
+        return Before(self.facts["before_max_over_mean"], self.facts["before_step_s"])
+
+    @property
+    def after(self):
+        return After(*(self.facts[name] for name in After._fields))
+
+    @property
+    def hash(self):
+        return "%016x" % self.facts["hash"]
+
+    @property
+    def chunks(self):
+        data = self.core.array("chunk")
+        try:
+            import numpy
+        except ImportError:
+            shape = (len(data) // 56, 7)
+            return memoryview(data).cast("q", shape) if shape[0] else memoryview(data).cast("q")
+        return numpy.frombuffer(data, dtype=numpy.int64).reshape(-1, 7)
+
+    def _here(self):
+        if self.rank is None:
+            raise ValueError("a plan that was made without a process group is nobody's: give it a rank, plan.at(rank)")
+        return self.rank
+
+    def at(self, rank):
+        """The same plan, looked at from a rank."""
+        if not 0 <= rank < self.ranks:
+            raise ValueError("rank %d, expected 0 to %d, the ranks of the plan" % (rank, self.ranks - 1))
+        return Plan(self.core, rank, self.bags, self.solve_us)
+
+    @property
+    def held(self):
+        if self._held is None:
+            self._held = list_of(self.core.held(self._here()), 3)
+        return self._held
+
+    @property
+    def lens(self):
+        return [length for _, _, length in self.held]
+
+    def rows(self):
+        """(rows at home, rows held) of this rank."""
+        rank = self._here()
+        return (list_of(self.core.array("home_rows"))[rank], list_of(self.core.array("hold_rows"))[rank])
+
+    @property
+    def segments(self):
+        if self._segments is None:
+            data = self.core.segments(self._here(), self.heads or self.facts["heads"])
+            self._segments = [Segment(*row) for row in list_of(data, 5)]
+        return self._segments
+
+    def set_heads(self, heads):
+        """The model has so many heads. A plan that was made with another number keeps its shares."""
+        if heads != self.heads:
+            self.heads, self._segments = heads, None
+
+    def to_svg(self, title=None):
+        """The plan as a picture: a bar a rank, before and after."""
+        return self.core.svg(title)
+
+    def as_dict(self):
+        """What `knapformer plan --json` prints."""
+        names = ("ranks seqs tokens bags ideal_s before after lower_bound_s gap speedup split_seqs a2a_fraction "
+                 "moved_fraction solve_us hash")
+        out = {name: getattr(self, name) for name in names.split()}
+        out["before"], out["after"] = self.before._asdict(), self.after._asdict()
+        return out
+
+    def __repr__(self):
+        return "<knapformer.Plan of %d sequences on %d ranks: step %.4g s instead of %.4g s, hash %s>" % (
+            self.seqs, self.ranks, self.after.step_s, self.before.step_s, self.hash)
+
+
+def plan(seq_lens_per_rank, bags="auto", model="flux", gamma=0.4, cluster=None, mem_tokens=None, speeds=None,
+         max_chunk_size=None, affinity="fill", budget_us=None):
+    """Plan one step: seq_lens_per_rank[r] are the lengths, in tokens, of rank r's sequences.
+
+    bags        "auto", a bag size, a list of sizes or "g1n8+g2n4"
+    model       flux, wan1.3b, wan14b, DiT-S, DiT-B, DiT-L, DiT-XL or "d=3072,layers=57,heads=24"
+    gamma       seconds of an attention FLOP over those of another
+    cluster     None (nodes of eight H100), "free", or "nodes=4,ranks_per_node=8,tflops=300,.."
+    mem_tokens  most tokens a rank may load: one number, or one for each rank
+    speeds      relative speed of each rank
+
+    >>> plan([[4096, 700], [300]]).speedup > 1
+    True
+    """
+    rank_off, lens = batch_of(seq_lens_per_rank)
+    n_ranks = len(rank_off) // 8 - 1
+    if affinity not in AFFINITIES:
+        raise ValueError("affinity: %r, expected fill or spread" % (affinity,))
+    if isinstance(mem_tokens, int):
+        mem_tokens = [mem_tokens] * n_ranks
+    if max_chunk_size is not None and max_chunk_size < 1:
+        raise ValueError("max_chunk_size: %r, expected 1 or more" % (max_chunk_size,))
+    if budget_us is not None and not budget_us > 0:
+        raise ValueError("budget_us: %r, expected more than 0" % (budget_us,))
+    cost = _core.cost(model, cluster, n_ranks, gamma)
+    planner = _core.Planner(cost, bags_text(bags), reals(speeds), None if mem_tokens is None else ints(mem_tokens),
+                            max_chunk_size or 0, AFFINITIES.index(affinity), budget_us or 0.0)
+    start = time.perf_counter()
+    core = planner.plan(rank_off, lens, None, None)
+    return Plan(core, None, bags_text(bags), 1e6 * (time.perf_counter() - start))
+
+
+def mix(name, ranks=None, seed=0):
+    """Each rank's lengths of a mix: joint, mixres, lowres, lowres4k, clips, wan, or data codes such as
+    "g16b4i256f1s0,g8b1i2048f1s0" (ranks, samples a rank, pixels, frames, 1 for video)."""
+    rank_off, lens, _ = _core.mix(name, ranks or 0, seed)
+    rank_off, lens = list_of(rank_off), list_of(lens)
+    return [lens[a:b] for a, b in zip(rank_off, rank_off[1:])]

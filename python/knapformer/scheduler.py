@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The online object: plans every step, learns from measured times, remembers. Needs no PyTorch.
+
+    chunks --assign--> Plan          who computes what, the same on every rank
+    seconds --update_stats--> better plans
+
+In a process group each rank assigns its own sequences, and one gather a step makes all know all: lengths,
+the last step's times, and a hash of what each rank has configured and learned. So a rank that differs is
+found before anything is planned, and whatever is wrong with one rank's input is every rank's ValueError.
+
+    one rank's record:
+    | version | hash | n, flags, votes, signature | time, counters | reason | len[ROOM] |
+    and a second one, len[most] profile[most], only where a rank has more sequences or profiles
+
+Without a process group the caller speaks for all ranks.
+"""
+import collections
+import json
+import logging
+import os
+import struct
+from array import array
+
+from . import _core
+from ._ranks import Ranks
+from .plan import Plan, bags_text, ints, list_of, reals
+
+KINDS = ("unknown", "image", "keyframes", "video")
+LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.DEBUG}
+LEVEL_NAMES = ("error", "warning", "info", "debug")
+COUNTERS = ("memory_bytes", "memory_limit_bytes", "tokens", "samples", "plan_s", "route_s", "compute_s", "wait_s")
+
+HEAD = struct.Struct("=24sQqqqQqdqqqqdddd248s")
+Head = collections.namedtuple("Head", ("version", "hash", "n", "flags", "votes", "signature", "given", "seconds") + COUNTERS + ("reason",))
+PROFILES, ROOM = 1, 64
+
+log = logging.getLogger("knapformer")
+
+
+class Scheduler:
+    """Scheduler(bag_config, cost_model, rebalance_interval): plans every step and learns.
+
+    bag_config          "auto", a bag size, a list of sizes or "g1n8+g2n4"
+    cost_model          "history": learn from times; "static": FLOPs alone; "modelled": of cost_file
+    rebalance_interval  steps between refits of cost and speeds
+    model, gamma, cluster, mem_tokens, max_chunk_size, affinity, budget_us: as in knapformer.plan
+    cost_file           what `knapformer fit -o` or Fit.save wrote
+    config              a YAML file with these keys (doc/configuration.md); arguments win over it
+    speeds              relative speed of each rank to start from
+    ranks, group        the number of ranks; by default those of the process group (of `group`, or the
+                        default one), else those of bag_config
+    log, log_level      log(level, line) is called for each line; by default rank 0 hands them to the
+                        logger "knapformer", as far as that lets them through
+    """
+
+    def __init__(self, bag_config=None, cost_model=None, rebalance_interval=None, *, model=None, gamma=None,
+                 cluster=None, mem_tokens=None, max_chunk_size=None, affinity=None, budget_us=None,
+                 cost_file=None, config=None, speeds=None, ranks=None, group=None, log=None, log_level=None):
+        self.group = Ranks(group)
+        settings = {"cost_model": cost_model, "rebalance_interval": rebalance_interval, "model": model,
+                    "gamma": gamma, "cluster": cluster, "mem_tokens": mem_tokens,
+                    "max_chunk_size": max_chunk_size, "affinity_policy": affinity, "budget_us": budget_us,
+                    "cost_file": cost_file, "log_level": _level_name(log_level, log),
+                    "bag_size": None if bag_config is None else bags_text(bag_config)}
+        assignments = ["%s=%s" % item for item in settings.items() if item[1] is not None]
+        name, text = "config", None
+        if config is not None:
+            name = os.fspath(config)
+            with open(name, encoding="utf-8") as file:
+                text = file.read()
+        found = _config(name, text, assignments, 0)[1]
+        self.ranks = _rank_count(ranks, self.group, found["bag_size"])
+        raw, found = _config(name, text, assignments, self.ranks)
+        self.bags, self.model = found["bag_size"] or "auto", found["model"] or "flux"
+        self._core = _core.Scheduler(self.ranks, raw, _starting_cost(found, self.model, self.ranks),
+                                     reals(speeds), None, log or (_log if self.group.rank == 0 else None))
+        self.votes = 0  # of the last assign, all ranks' together: see hooks.py
+
+    # ------------------------------------------------------------------------------- plan
+
+    def assign(self, chunks):
+        """The plan of one step. In a process group `chunks` are this rank's sequences; otherwise all
+        ranks': records that say their home, a list with a list for each rank, or lengths alone, of which
+        number i of n lives on rank i * ranks // n. A sequence is its length in tokens, or a record (a dict,
+        or an object with such attributes) with `length` and maybe `home`, `kind` (image, keyframes, video),
+        `resolution` (pixels a side) and `frames`."""
+        error = None
+        try:
+            lens, profiles, homes = _read_chunks(chunks)
+            if self.group.size > 1:
+                _check_homes(homes, self.group.rank)
+        except ValueError as problem:  # every rank hears of it
+            if self.group.size == 1:
+                raise
+            error, lens, profiles = str(problem), [], None
+        if self.group.size > 1:
+            return self.plan(lens, profiles, error=error)
+        return Plan(self._core.plan(*_deal(lens, profiles, homes, self.ranks)), 0 if self.ranks == 1 else None, self.bags)
+
+    def plan(self, lens, profiles=None, votes=0, signature=0, error=None):
+        """assign() for the ranks of a process group, without records: this rank's lengths, and (kind,
+        resolution, frames) of each or None. `error`, if any, is what is wrong with them. Every rank's
+        `votes` are combined by "and" into self.votes; a `signature` must be the same on all."""
+        if self.group.size != self.ranks:
+            raise ValueError("a scheduler of %d ranks in a process group of %d" % (self.ranks, self.group.size))
+        rank_off, lens, profiles = self.gather(lens, profiles, votes, signature, error)
+        return Plan(self._core.plan(rank_off, lens, None, profiles), self.group.rank, self.bags)
+
+    def gather(self, lens, profiles=None, votes=0, signature=0, error=None):
+        """(rank_off, len, profile) of all ranks, and the times of the last step handed over."""
+        if error is None:
+            try:
+                lens = ints(lens)
+            except ValueError as problem:
+                error = str(problem)
+        if error is not None:
+            lens, profiles = b"", None
+        heads, everything, size = self._meet(lens, votes, signature, error, bool(profiles))
+        most, profiled = max(head.n for head in heads), any(head.flags & PROFILES for head in heads)
+        start = HEAD.size
+        if most > ROOM or profiled:  # a second record, of the size that all now know to be needed
+            size, start = 8 * most * (3 if profiled else 1), 0
+            record = bytearray(size)
+            record[:len(lens)] = lens
+            if profiles:
+                record[8 * most:8 * most + 2 * len(lens)] = b"".join(struct.pack("=iiii", *p, 0) for p in profiles)
+            everything = self.group.gather(record)
+        rank_off, parts, packed = [0], [], []
+        for rank, head in enumerate(heads):
+            at = rank * size + start
+            rank_off.append(rank_off[-1] + head.n)
+            parts.append(everything[at:at + 8 * head.n])
+            if profiled:
+                at += 8 * most
+                packed.extend(everything[i:i + 12] for i in range(at, at + 16 * head.n, 16))
+        return ints(rank_off), b"".join(parts), b"".join(packed) if profiled else None
+
+    def _meet(self, lens=b"", votes=0, signature=0, error=None, profiled=False):
+        """Gather every rank's record, see that they agree, and hand the times over: heads, all bytes, bytes of one."""
+        times = self._core.reported(self.group.rank)
+        seconds, counters = times or (0.0, (0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0))
+        record = bytearray(HEAD.size + 8 * ROOM)
+        HEAD.pack_into(record, 0, _core.version.encode(), self._core.hash(), len(lens) // 8, PROFILES * profiled, votes,
+                       signature, times is not None, seconds, *counters, (error or "").encode()[:248])
+        if len(lens) <= 8 * ROOM:
+            record[HEAD.size:HEAD.size + len(lens)] = lens
+        everything = self.group.gather(record)
+        heads = [Head(*HEAD.unpack_from(everything, r * len(record))) for r in range(self.ranks)]
+        _check_heads(heads)
+        self.votes = -1
+        for rank, head in enumerate(heads):
+            if head.given and rank != self.group.rank:
+                self._core.update_stats(rank, head.seconds, head[8:16])
+            self.votes &= head.votes
+        return heads, everything, len(record)
+
+    # ------------------------------------------------------------------------------ learn
+
+    def update_stats(self, gpu_id, exec_time, **counters):
+        """Rank gpu_id was busy for exec_time seconds in the step that was planned last: computing and
+        moving data, without waiting for others. In a process group report your own rank. counters:
+        memory_bytes, memory_limit_bytes, tokens, samples, plan_s, route_s, compute_s, wait_s."""
+        unknown = set(counters) - set(COUNTERS)
+        if unknown:
+            raise ValueError("counter %s, expected %s" % (sorted(unknown)[0], ", ".join(COUNTERS)))
+        self._core.update_stats(gpu_id, exec_time, tuple(counters.get(name, 0) for name in COUNTERS))
+
+    def settle(self):
+        """Learn from the last step's times now, not at the next plan: before saving, and after the last
+        step. Collective in a process group."""
+        if self.group.size > 1:
+            self._meet()
+        self._core.settle()
+
+    def metrics(self):
+        """The figures of the last step whose times are known, as doc/metrics.md defines them: a dict."""
+        return json.loads(self._core.metrics(False))
+
+    def prometheus(self):
+        """The same in Prometheus's text format."""
+        return self._core.metrics(True)
+
+    @property
+    def cost(self):
+        """The cost that plans are made with, for BatchSampler.set_cost."""
+        return self._core.learned()[0]
+
+    @property
+    def refits(self):
+        return self._core.learned()[1]
+
+    @property
+    def steps(self):
+        """How many steps were planned."""
+        return self._core.steps()
+
+    def new_epoch(self):
+        self._core.new_epoch()
+
+    def state_dict(self):
+        """Everything it knows. After settle() the same on every rank, so one saves and all restore."""
+        return {"scheduler": self._core.save()}
+
+    def load_state_dict(self, state):
+        self._core.restore("state_dict", bytes(state["scheduler"]))
+
+
+# ----------------------------------------------------------------------------------- parts
+
+
+def _config(*arguments):
+    try:
+        return _core.config(*arguments)
+    except ValueError as error:  # the C library calls an assignment what the program does
+        raise ValueError(str(error).replace("--set ", "")) from None
+
+
+def _log(level, line):
+    log.log(LEVELS[level], line)
+
+
+def _level_name(name, own):
+    """The lines that are made at all: what is asked for; else, where there is a logger, what that lets through."""
+    if name is not None or own is not None:
+        return name
+    effective = log.getEffectiveLevel()
+    return next((LEVEL_NAMES[k - 1] for k in (4, 3, 2) if effective <= LEVELS[k]), "error")
+
+
+def _rank_count(ranks, group, bags):
+    if ranks is None and group.size > 1:
+        return group.size
+    if ranks is None:
+        return _bag_ranks(bags)
+    if group.size > 1 and ranks != group.size:
+        raise ValueError("ranks: %d, but the process group has %d" % (ranks, group.size))
+    return ranks
+
+
+def _bag_ranks(bags):
+    """How many ranks a spec has by itself: the sum of a list, or of size times number."""
+    if bags.startswith("["):
+        return sum(int(size) for size in bags.strip("[] ").split(","))
+    if bags.startswith("g"):
+        return sum(int(a) * int(b) for a, b in (part.strip()[1:].split("n") for part in bags.split("+")))
+    return 1
+
+
+def _starting_cost(found, model, ranks):
+    """Of a file if there is one; None lets the C library count FLOPs."""
+    if not found["cost_file"]:
+        return None
+    with open(found["cost_file"], encoding="utf-8") as file:
+        text = file.read()
+    cost = _core.cost(model, found["cluster"] or None, ranks, found["gamma"] or 0.4)
+    return _core.cost_load(cost, found["cost_file"], text)
+
+
+def _field(record, name, default):
+    value = record.get(name, default) if isinstance(record, dict) else getattr(record, name, default)
+    return default if value is None else value
+
+
+def _read_chunks(chunks):
+    """Lengths, profiles (None: nobody gave one) and homes (None: not said) of chunks."""
+    chunks = chunks.tolist() if hasattr(chunks, "tolist") else list(chunks)
+    if chunks and all(isinstance(chunk, (list, tuple)) for chunk in chunks):  # a list for each rank
+        lens, profiles, homes = [], [], []
+        for rank, own in enumerate(chunks):
+            part = _read_chunks(own)
+            lens += part[0]
+            profiles += part[1] or [(0, 0, 0)] * len(own)
+            homes += [rank] * len(own)
+        return lens, profiles if any(map(any, profiles)) else None, homes
+    lens, profiles, homes = [], [], []
+    for i, chunk in enumerate(chunks):
+        if hasattr(chunk, "__index__"):
+            lens.append(chunk)
+            profiles.append((0, 0, 0))
+            homes.append(None)
+            continue
+        length, kind = _field(chunk, "length", None), _field(chunk, "kind", "unknown")
+        if length is None:
+            raise ValueError("chunk %d is %r, expected a length or a record with one" % (i, chunk))
+        if kind not in KINDS:
+            raise ValueError("chunk %d: kind %r, expected %s" % (i, kind, ", ".join(KINDS[1:])))
+        lens.append(length)
+        profiles.append((KINDS.index(kind), int(_field(chunk, "resolution", 0)), int(_field(chunk, "frames", 0))))
+        homes.append(_field(chunk, "home", None))
+    return lens, profiles if any(map(any, profiles)) else None, homes
+
+
+def _check_homes(homes, rank):
+    for i, home in enumerate(homes):
+        if home is not None and home != rank:
+            raise ValueError("chunk %d has home rank %r, expected %d: each rank assigns its own" % (i, home, rank))
+
+
+def _deal(lens, profiles, homes, ranks):
+    """The batch of sequences whose homes are said, or else dealt out in order."""
+    n = len(lens)
+    homes = [i * ranks // n if home is None else home for i, home in enumerate(homes)]
+    for i, home in enumerate(homes):
+        if not (hasattr(home, "__index__") and 0 <= home < ranks):
+            raise ValueError("chunk %d has home rank %r, expected 0 to %d" % (i, home, ranks - 1))
+    if any(a > b for a, b in zip(homes, homes[1:])):
+        raise ValueError("homes are not in order of ranks, expected the sequences of rank 0 first, then those of rank 1, ..")
+    rank_off = [0] * (ranks + 1)
+    for home in homes:
+        rank_off[home + 1] += 1
+    for r in range(ranks):
+        rank_off[r + 1] += rank_off[r]
+    packed = None if profiles is None else array("i", [x for p in profiles for x in p]).tobytes()
+    return ints(rank_off), ints(lens), None, packed
+
+
+def _check_heads(heads):
+    """Every rank looks at the same heads, so all find the same."""
+    for rank, head in enumerate(heads):
+        if head.version != heads[0].version:
+            raise ValueError("rank %d runs knapformer %s, but rank 0 runs %s" % (
+                rank, head.version.rstrip(b"\0").decode(), heads[0].version.rstrip(b"\0").decode()))
+    for rank, head in enumerate(heads):
+        reason = head.reason.rstrip(b"\0").decode("utf-8", "replace")
+        if reason:
+            raise ValueError("rank %d: %s" % (rank, reason))
+    usual = collections.Counter(head.hash for head in heads).most_common(1)[0][0]
+    for rank, head in enumerate(heads):
+        if head.hash != usual:
+            raise ValueError("rank %d has another configuration (hash %016x) than the others (%016x): its scheduler was "
+                             "created with other options, or has learned from other times" % (rank, head.hash, usual))
+    for rank, head in enumerate(heads):
+        if head.signature != heads[0].signature:
+            raise ValueError("rank %d has other tensors than rank 0: their types and all but their rows must be the same" % rank)
