@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SequenceBalancer: balance a packed-token training loop.
+
+    balancer.plan_routing(lens, dim)                 once a step: who computes what
+    lens, x, features = balancer.route(x, features)  rows go where they are computed
+        q, k, v: seq_lens, q, k, v = balancer.pre_attn(q, k, v)      in each layer; or all three
+                 o = knapformer.attention(q, k, v, balancer.plan)    in one call,
+                 lens, o = balancer.post_attn(o)                     o = balancer.attention(q, k, v)
+    x = balancer.reverse_route(x)                    results go home
+
+Names and shapes are those that users of the published balancer know. Every call is collective: all ranks make
+the same ones, also a rank with nothing to compute, and its loss must depend on what reverse_route returns, so
+that its backward runs too.
+"""
+import torch
+
+from ._ranks import Ranks
+from ._stopwatch import Stopwatch
+from ._attention import attention
+from .scheduler import Scheduler, log
+from .transport import Exchange, move
+
+LAYERS = 24  # of a model that nobody described
+
+
+class Step:
+    """What belongs to one planned step: its plan, the tables of its moves, its stopwatch. It lives as long as
+    the graph that was made under it: backward, and what it computes again, may come after later plans."""
+
+    def __init__(self, ranks, plan, local_lens):
+        self.ranks, self.plan, self.local_lens = ranks, plan, local_lens
+        self.exchanges, self.watch, self.flat_shape = {}, None, None
+
+    def exchange(self, kind, device, *arguments):
+        """The tables of one kind of move, made when first needed."""
+        key = (kind, device) + arguments
+        if key not in self.exchanges:
+            if self.watch is None:
+                self.watch = Stopwatch(device)
+            table = getattr(self.plan.core, kind)(self.ranks.rank, *arguments)
+            self.exchanges[key] = Exchange(self.ranks, table, device, kind == "sequences", self.watch)
+        return self.exchanges[key]
+
+    def seq_lens(self, device):
+        """Rows of each segment, on the device: one copy a step, not one a layer."""
+        key = ("seq_lens", device, self.plan.heads)
+        if key not in self.exchanges:
+            rows = [segment.rows for segment in self.plan.segments]
+            self.exchanges[key] = torch.tensor(rows, dtype=torch.int32, device=device)
+        return self.exchanges[key]
+
+
+class SequenceBalancer:
+    """SequenceBalancer(bag_specs, gamma).
+
+    bag_specs   "auto", or fixed bags: "g2n4" (4 bags of 2 ranks), "g1n8+g2n4", a list of sizes, a number
+    gamma       seconds of an attention FLOP over those of another
+    heads       attention heads of the model; by default what the first pre_attn shows
+    layers      transformer blocks
+    group       the process group; by default the default one
+    scheduler   a Scheduler to plan with, which learns from the times measured here; by default plans are
+                made from FLOPs alone, on a cluster as the scheduler's `cluster` describes it
+    Further arguments go to the Scheduler that is made where none is given: cluster, mem_tokens,
+    max_chunk_size, affinity, budget_us, cost_model, ..
+
+    plan is the Plan of the last plan_routing.
+    """
+
+    def __init__(self, bag_specs="auto", gamma=0.4, *, heads=None, layers=None, group=None, scheduler=None, **options):
+        if scheduler is not None and options:
+            raise ValueError("%s goes to the scheduler, which is given" % sorted(options)[0])
+        self.group = Ranks(group if scheduler is None else scheduler.group.group)
+        if scheduler is not None and scheduler.ranks != self.group.size:
+            raise ValueError("a scheduler of %d ranks in a process group of %d" % (scheduler.ranks, self.group.size))
+        self.bags, self.gamma, self.heads, self.layers = bag_specs, gamma, heads, layers
+        self.scheduler, self._own, self._options = scheduler, scheduler is None, options
+        self._shape = None  # (token_dim, heads) that self.scheduler was made for
+        self._real_heads = heads
+        self._step = None
+        if self._own:
+            self._make_scheduler(1024)  # what is wrong with the arguments is said here
+
+    @property
+    def balance_process_group(self):
+        return self.group.group
+
+    @property
+    def plan(self):
+        return None if self._step is None else self._step.plan
+
+    @property
+    def step(self):
+        """The Step that was planned last. attention(.., step=) goes back to an earlier one."""
+        if self._step is None:
+            raise ValueError("nothing was planned, expected plan_routing first")
+        return self._step
+
+    # -------------------------------------------------------------------------------- plan
+
+    def _make_scheduler(self, token_dim):
+        """One for this width. Where the number of heads is not known yet, plans share heads in fractions:
+        any bag can halve or third 24 of them, and pre_attn goes to the nearest whole one."""
+        heads = self._real_heads or 24
+        if self._shape == (token_dim, heads):
+            return
+        options = {"cost_model": "static", **self._options}
+        self.scheduler = Scheduler(self.bags, gamma=self.gamma, group=self.group.group, ranks=self.group.size,
+                                   model="d=%d,layers=%d,heads=%d" % (token_dim, self.layers or LAYERS, heads),
+                                   **options)
+        self._shape = (token_dim, heads)
+
+    def plan_routing(self, local_seq_lens, token_dim, profiles=None, **more):
+        """Plan a step: the lengths of this rank's sequences (a list or a tensor), and the width of the model.
+        profiles: (kind, resolution, frames) of each, as numbers, where the scheduler is to learn by class.
+        Further arguments are those of Scheduler.plan."""
+        error = more.pop("error", None)
+        if isinstance(local_seq_lens, torch.Tensor):
+            local_seq_lens = local_seq_lens.tolist()
+        if not isinstance(token_dim, int) or token_dim < 1:
+            error = "token_dim %r, expected a positive whole number" % (token_dim,)
+        self._report()
+        if self._own and error is None:
+            self._make_scheduler(token_dim)
+        plan = self.scheduler.plan(local_seq_lens, profiles, error=error, **more)
+        plan.group = self.group.group
+        if self._real_heads:
+            plan.set_heads(self._real_heads)
+        self._step = Step(self.group, plan, local_seq_lens)
+        return plan
+
+    def _report(self):
+        """Tell the scheduler how long this rank was busy in the last step, if all of it was seen: a forward
+        without a backward would look like a step three times as fast."""
+        step, self._step = self._step, None
+        if step is None or step.watch is None or not step.watch.complete:
+            return
+        busy, span = step.watch.seconds()
+        counters = {"tokens": sum(step.plan.lens), "samples": len(step.local_lens), "compute_s": busy,
+                    "wait_s": max(0.0, span - busy)}
+        if step.watch.on_gpu:
+            device = torch.cuda.current_device()
+            counters.update(memory_bytes=torch.cuda.max_memory_allocated(device),
+                            memory_limit_bytes=torch.cuda.get_device_properties(device).total_memory)
+        try:
+            self.scheduler.update_stats(self.group.rank, busy, **counters)
+        except ValueError as problem:  # a clock that stood still is no reason to stop training
+            log.warning("times of rank %d are not used: %s", self.group.rank, problem)
+
+    # ------------------------------------------------------------------------------- route
+
+    def route(self, packed_seqs, packed_features=None):
+        """This rank's sequences, one after the other (rows, ..), and features of the same rows, of any type
+        and width, travel to where they are computed. Returns (chunk_lens, seqs, features): the rows of each
+        chunk that this rank now holds, and the rows."""
+        features = list(packed_features or [])
+        step = self.step
+        exchange = step.exchange("route", packed_seqs.device)
+        watch = step.watch
+
+        def done(what):  # the stage begins after the forward and ends before the backward of this move
+            if what == "forward":
+                watch.on()
+            elif what == "begin backward":
+                watch.off()
+            else:
+                watch.complete = True
+
+        held = move(exchange, [packed_seqs] + features, done)
+        watch.on()
+        return step.plan.lens, held[0], held[1:] if packed_features is not None else None
+
+    def route_sequences(self, values):
+        """One row for each of this rank's sequences becomes one row for each chunk that it holds: what all
+        tokens of a sequence share, such as its conditioning. The gradients of a split sequence's chunks add up."""
+        values = [values] if isinstance(values, torch.Tensor) else values
+        exchange = self.step.exchange("sequences", values[0].device)
+        out = values if exchange.is_identity else move(exchange, values)
+        return out[0] if len(out) == 1 else out
+
+    def reverse_route(self, packed_seqs):
+        """Held rows, of any width, return to their sequences' home. A list of tensors: all in one exchange."""
+        rows = [packed_seqs] if isinstance(packed_seqs, torch.Tensor) else list(packed_seqs)
+        exchange = self.step.exchange("route", rows[0].device).reversed
+        watch = self.step.watch
+        watch.off()
+
+        def done(what):
+            if what == "backward":
+                watch.on()
+
+        out = move(exchange, rows, done)
+        return out[0] if isinstance(packed_seqs, torch.Tensor) else out
+
+    # --------------------------------------------------------------------------- attention
+
+    def _heads_of(self, tensors, step):
+        shapes = [tuple(t.shape) for t in tensors]
+        if any(shape != shapes[0] or len(shape) != 3 for shape in shapes):
+            raise ValueError("q, k and v have shapes %s, expected the same (rows, heads, head_dim)" %
+                             ", ".join(map(str, shapes)))
+        if len({t.dtype for t in tensors}) > 1 or len({t.device for t in tensors}) > 1:
+            raise ValueError("q, k and v are %s, expected one type and device" %
+                             ", ".join("%s on %s" % (t.dtype, t.device) for t in tensors))
+        heads, given = shapes[0][1], self.heads if self._own else step.plan.facts["heads"]
+        if given and heads != given:
+            raise ValueError("q has %d heads, but plans are made for %d, as the %s says" %
+                             (heads, given, "balancer's heads=" if self._own else "scheduler's model="))
+        self._real_heads = heads
+        step.plan.set_heads(heads)
+        return heads
+
+    def pre_attn(self, q, k, v, step=None):
+        """Held rows with all heads (rows, heads, head_dim) become whole sequences with this rank's heads of
+        each. Returns (seq_lens, q, k, v), seq_lens a tensor with the rows of each. With fixed bags of equal
+        shares q, k and v are (rows, heads / bag, head_dim); with "auto" each sequence has its own number of heads,
+        and they are flat, (pairs of row and head, head_dim): plan.segments says which is which, and
+        knapformer.attention takes both."""
+        step = step or self.step
+        heads, head_dim = self._heads_of((q, k, v), step), q.shape[2]
+        exchange = step.exchange("ulysses", q.device, heads)
+        flat = [t.reshape(-1, head_dim) for t in (q, k, v)]
+        if len(flat[0]) != exchange.n_in:
+            raise ValueError("q has %d rows, expected %d, those of plan.lens" % (len(q), exchange.n_in // heads))
+        if not exchange.is_identity:
+            flat = move(exchange, flat)
+        segments = step.plan.segments
+        step.flat_shape = flat[0].shape
+        if not step.plan.facts["auto"] and segments and all(s.heads == segments[0].heads for s in segments):
+            flat = [t.reshape(-1, segments[0].heads, head_dim) for t in flat]
+        return (step.seq_lens(q.device),) + tuple(flat)
+
+    def post_attn(self, o, step=None):
+        """The way back: what attention made of q, k and v, as pre_attn shaped them, becomes held rows with all
+        heads. Returns (chunk_lens, o), o (rows, heads, head_dim)."""
+        step = step or self.step
+        if step.flat_shape is None:
+            raise ValueError("nothing to take back, expected pre_attn first")
+        if o.numel() != step.flat_shape[0] * step.flat_shape[1]:
+            raise ValueError("o has shape %s, expected that of q after pre_attn, %s" %
+                             (tuple(o.shape), tuple(step.flat_shape)))
+        heads, flat = step.plan.heads, o.reshape(step.flat_shape)
+        exchange = step.exchange("ulysses", o.device, heads).reversed
+        if not exchange.is_identity:
+            flat = move(exchange, [flat])[0]
+        return step.plan.lens, flat.reshape(-1, heads, flat.shape[1])
+
+    def attention(self, q, k, v, scale=None, step=None):
+        """pre_attn, knapformer.attention and post_attn: (rows, heads, head_dim), as held, in and out."""
+        step = step or self.step
+        _, q, k, v = self.pre_attn(q, k, v, step)
+        return self.post_attn(attention(q, k, v, step.plan, scale), step)[1]

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moving rows as a plan says: tensors of any width and type, on any device, bit for bit.
+
+    pack_for_bag(mapping, tensors)     rows at home -> rows where they are computed
+    unpack_from_bag(outputs)           and back
+
+One all-to-all moves all tensors of a call. Bytes are moved and nothing is converted: rows travel as whole
+numbers of 8, 4 or 1 bytes, which every backend takes. Both ways are differentiable; the backward of a move is
+the same move with the two sides swapped.
+
+    tensors (n_in, ..) --index_select--> | to rank 0 | to rank 1 | ..     one buffer, all tensors side by side
+    --all-to-all--> | from rank 0 | .. --index_copy--> tensors (n_out, ..);  rows that stay are copied in runs
+
+Calls are collective: every rank makes the same ones, with tensors of the same type and width, also a rank
+without rows.
+"""
+import threading
+
+import torch
+
+from .plan import list_of
+
+CARRIERS = ((8, torch.int64), (4, torch.int32), (1, torch.uint8))
+
+
+class Exchange:
+    """One rank's part in moving rows under a plan: the tables of python/core/exchange.c as tensors.
+    `adds`: a row may have gone to several ranks (see SequenceBalancer.route_sequences), so on the way back
+    its copies add up."""
+
+    def __init__(self, ranks, table, device, adds=False, watch=None):
+        self.ranks, self.watch = ranks, watch
+        self.n_in, self.n_out, send, recv, send_count, recv_count, self.stay, self.busy = table
+        self.send_index, self.recv_index = _index(send, device), _index(recv, device)
+        self.send_count, self.recv_count = list_of(send_count), list_of(recv_count)
+        self.adds = False
+        self.reversed = Exchange.__new__(Exchange)
+        self.reversed.__dict__.update(
+            ranks=ranks, watch=watch, n_in=self.n_out, n_out=self.n_in, send_index=self.recv_index,
+            recv_index=self.send_index, send_count=self.recv_count, recv_count=self.send_count,
+            stay=[(to, at, n) for at, to, n in self.stay], busy=self.busy, adds=adds, reversed=self)
+
+    @property
+    def is_identity(self):
+        """Nothing moves on any rank, and here every row stays in its place."""
+        return not self.busy and self.n_in == self.n_out and (
+            self.n_in == 0 or self.stay == [(0, 0, self.n_in)])
+
+    def move(self, tensors):
+        """New tensors of n_out rows."""
+        size, carrier = _carrier(tensors)
+        rows = [_as_carrier(t, carrier, size) for t in tensors]
+        received = self._exchange(rows) if self.busy else None
+        out, column = [], 0
+        for tensor, row in zip(tensors, rows):
+            width = row.shape[1]
+            part = received[:, column:column + width] if self.busy else row[:0]
+            out.append(self._place(tensor, row, part))
+            column += width
+        return out
+
+    def _exchange(self, rows):
+        send = _side_by_side(rows, self.send_index)
+        received = send.new_empty((len(self.recv_index), send.shape[1]))
+        paused = self.watch is not None and self.watch.pause()
+        self.ranks.all_to_all(received, send, self.recv_count, self.send_count)
+        if paused:
+            self.watch.on()
+        return received
+
+    def _place(self, tensor, row, part):
+        """What was received and what stays, as a tensor like `tensor`."""
+        shape = (self.n_out,) + tuple(tensor.shape[1:])
+        if self.adds:
+            out = tensor.new_zeros(shape)
+            out.index_add_(0, self.recv_index, _from_carrier(part.contiguous(), tensor, len(part)))
+            for at, to, n in self.stay:
+                out[to:to + n] += tensor[at:at + n]
+            return out
+        out = row.new_empty((self.n_out, row.shape[1]))
+        if len(part):
+            out.index_copy_(0, self.recv_index, part)
+        for at, to, n in self.stay:
+            out[to:to + n] = row[at:at + n]
+        return _from_carrier(out, tensor, self.n_out)
+
+
+def _index(data, device):
+    if len(data) == 0:
+        return torch.empty(0, dtype=torch.int64, device=device)
+    index = torch.frombuffer(data, dtype=torch.int64)
+    return index if device.type == "cpu" else index.pin_memory().to(device, non_blocking=True)
+
+
+def _row_bytes(tensor):
+    width = tensor.element_size()
+    for n in tensor.shape[1:]:
+        width *= n
+    return width
+
+
+def _carrier(tensors):
+    """The widest whole number that divides the rows of all tensors."""
+    widths = [_row_bytes(t) for t in tensors]
+    return next(c for c in CARRIERS if all(width % c[0] == 0 for width in widths))
+
+
+def _as_carrier(tensor, carrier, size):
+    """(n, ..) -> (n, row bytes / size) of the carrier's type; a view where memory allows it."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    n, width = tensor.shape[0], _row_bytes(tensor)
+    tensor = tensor.reshape(n, width // tensor.element_size()).contiguous()
+    if tensor.numel() == 0:
+        return torch.empty((n, width // size), dtype=carrier, device=tensor.device)
+    if tensor.storage_offset() * tensor.element_size() % size:
+        tensor = tensor.clone()
+    return tensor.view(carrier)
+
+
+def _from_carrier(row, like, n):
+    if row.numel() == 0:
+        return like.new_empty((n,) + tuple(like.shape[1:]))
+    if like.is_complex():
+        real = row.view(torch.float64 if like.dtype == torch.complex128 else torch.float32)
+        return torch.view_as_complex(real.reshape((n,) + tuple(like.shape[1:]) + (2,)))
+    return row.view(like.dtype).reshape((n,) + tuple(like.shape[1:]))
+
+
+def _side_by_side(rows, index):
+    """The rows of `index`, all tensors' next to each other: (len(index), sum of widths)."""
+    if len(rows) == 1:
+        return rows[0].index_select(0, index)
+    send = rows[0].new_empty((len(index), sum(row.shape[1] for row in rows)))
+    column = 0
+    for row in rows:
+        width = row.shape[1]
+        send[:, column:column + width] = row.index_select(0, index)
+        column += width
+    return send
+
+
+class _Move(torch.autograd.Function):
+    """`done`, if any, is called after each direction: see SequenceBalancer, whose stopwatch it switches."""
+
+    @staticmethod
+    def forward(ctx, exchange, done, *tensors):
+        ctx.exchange, ctx.done = exchange, done
+        out = exchange.move(tensors)
+        ctx.mark_non_differentiable(*[t for t in out if not (t.is_floating_point() or t.is_complex())])
+        if done:
+            done("forward")
+        return tuple(out)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        if ctx.done:
+            ctx.done("begin backward")
+        wanted = [i for i, need in enumerate(ctx.needs_input_grad[2:]) if need]
+        moved = _Move.apply(ctx.exchange.reversed, None, *[gradients[i] for i in wanted])
+        out = [None] * len(gradients)
+        for i, gradient in zip(wanted, moved):
+            out[i] = gradient
+        if ctx.done:
+            ctx.done("backward")
+        return (None, None) + tuple(out)
+
+
+def move(exchange, tensors, done=None):
+    """Tensors of exchange.n_in rows become tensors of exchange.n_out rows, differentiable."""
+    device = tensors[0].device
+    for i, tensor in enumerate(tensors):
+        if tensor.dim() == 0 or tensor.shape[0] != exchange.n_in:
+            raise ValueError("tensor %d has shape %s, expected %d rows: the plan's lengths add up to that" %
+                             (i, tuple(tensor.shape), exchange.n_in))
+        if tensor.device != device:
+            raise ValueError("tensor %d is on %s, but tensor 0 on %s" % (i, tensor.device, device))
+    return list(_Move.apply(exchange, done, *tensors))
+
+
+# ------------------------------------------------------------------- the two promised calls
+
+_last = threading.local()
+
+
+def _route_of(mapping, device):
+    """The exchange of a plan's rows, which is kept with the plan: one for each device."""
+    from ._ranks import Ranks
+    exchanges = mapping.__dict__.setdefault("exchanges", {})
+    if device not in exchanges:
+        ranks = Ranks(mapping.__dict__.get("group"))
+        if ranks.size != mapping.ranks:
+            raise ValueError("a mapping of %d ranks in a process group of %d" % (mapping.ranks, ranks.size))
+        exchanges[device] = Exchange(ranks, mapping.core.route(ranks.rank), device)
+    return exchanges[device]
+
+
+def _leaves(tensors):
+    if isinstance(tensors, torch.Tensor):
+        return [tensors]
+    return list(tensors.values()) if isinstance(tensors, dict) else list(tensors)
+
+
+def _like(tensors, leaves):
+    if isinstance(tensors, torch.Tensor):
+        return leaves[0]
+    return dict(zip(tensors, leaves)) if isinstance(tensors, dict) else type(tensors)(leaves)
+
+
+def pack_for_bag(mapping, tensors):
+    """Rows of this rank's own sequences, one after the other, become the rows that it computes: mapping.lens
+    says how many of each chunk. `mapping` is what Scheduler.assign returned; `tensors` a tensor, a list, a tuple
+    or a dict of them, and so is the result. Collective, differentiable."""
+    leaves = _leaves(tensors)
+    if not leaves:
+        raise ValueError("no tensors to pack")
+    exchange = _route_of(mapping, leaves[0].device)
+    _last.mapping = mapping
+    return _like(tensors, move(exchange, leaves))
+
+
+def unpack_from_bag(outputs, mapping=None):
+    """The way back: what was computed of the held rows, of any width, returns to the sequences' homes. `mapping`
+    is by default the one of this thread's last pack_for_bag."""
+    mapping = mapping if mapping is not None else getattr(_last, "mapping", None)
+    if mapping is None:
+        raise ValueError("nothing was packed, expected pack_for_bag first or a mapping")
+    leaves = _leaves(outputs)
+    if not leaves:
+        raise ValueError("no tensors to unpack")
+    return _like(outputs, move(_route_of(mapping, leaves[0].device).reversed, leaves))

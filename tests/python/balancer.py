@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SequenceBalancer on 2 and 4 gloo ranks. Every row says whose it is, so every move is compared with what the
+plan's chunks say; and every move is differentiated, element by element, by finite differences."""
+import random
+
+import torch
+import torch.distributed as dist
+
+import knapformer
+import workers
+from knapformer import SequenceBalancer
+
+CASES = [  # lengths of each rank
+    [[5, 3], [40], [], [1]],
+    [[], [], [], []],
+    [[0, 7, 0], [], [64, 2, 2], [0]],
+    [[100], [1], [1], [1]],
+    [[9] * 7, [11] * 2, [30, 1, 2], [17]],
+]
+FREE = {"cluster": "free"}  # links that cost nothing: much is split
+
+
+def lens_here(case, size):
+    lens = [case[r] for r in range(4)]
+    return [sum(lens[r::size], []) for r in range(size)][dist.get_rank()]
+
+
+def rows_of(sequences):
+    """(rows, 3) of whole numbers that name each row: rank, sequence, place; beyond what a double can hold."""
+    rank = dist.get_rank()
+    return torch.tensor([[rank, s, (1 << 60) + i] for s, n in enumerate(sequences) for i in range(n)],
+                        dtype=torch.int64).reshape(-1, 3)
+
+
+def moves_are_right(bags, case, heads):
+    size, rank = dist.get_world_size(), dist.get_rank()
+    lens = lens_here(case, size)
+    balancer = SequenceBalancer(bags, heads=heads, **FREE)
+    plan = balancer.plan_routing(lens, 8)
+    everyones = workers.gather(lens)
+    assert len(set(workers.gather(plan.hash))) == 1
+    options = {"model": "d=8,layers=24,heads=%d" % heads, "bags": bags, "cluster": "free"}
+    assert knapformer.plan(everyones, **options).hash == plan.hash, "not the plan of all lengths"
+
+    # Each held row is the one that the chunk table names.
+    home = rows_of(lens)
+    features = [home.clone(), torch.randn(len(home), 2, 3).bfloat16(), torch.rand(len(home)) < 0.5,
+                torch.randn(len(home), dtype=torch.float64), torch.randn(len(home), 1, dtype=torch.complex64)]
+    got_lens, held, moved = balancer.route(home, features)
+    first = [sum(len(l) for l in everyones[:r]) for r in range(size)]
+    where = {first[r] + s: (r, s) for r in range(size) for s in range(len(everyones[r]))}
+    want = [where[seq] + ((1 << 60) + offset + i,) for seq, offset, n in plan.held for i in range(n)]
+    assert [tuple(row) for row in held.tolist()] == want
+    assert got_lens == [n for _, _, n in plan.held] and sum(got_lens) == len(held)
+    for feature, there in zip(features, moved):
+        assert there.dtype == feature.dtype and there.shape[1:] == feature.shape[1:]
+        back = balancer.reverse_route(there)
+        assert back.dtype == feature.dtype and torch.equal(back, feature), "reverse(route(x)) is not x"
+
+    # One row a sequence reaches every chunk of it.
+    per_chunk = balancer.route_sequences(torch.tensor([[rank, s] for s in range(len(lens))], dtype=torch.int64).reshape(-1, 2))
+    assert [tuple(row) for row in per_chunk.tolist()] == [where[seq] for seq, _, _ in plan.held]
+
+    # Every (row, head) pair reaches the owner of the head.
+    names = torch.cat((held[:, None].expand(-1, heads, -1), torch.arange(heads).expand(len(held), heads)[..., None]), 2)
+    seq_lens, q, k, v = balancer.pre_attn(names, names + 1, names + 2)
+    pairs = [where[s.seq] + ((1 << 60) + i, h) for s in plan.segments for i in range(s.rows)
+             for h in range(s.first_head, s.first_head + s.heads)]
+    assert [tuple(row) for row in q.reshape(-1, 4).tolist()] == pairs
+    assert seq_lens.tolist() == [s.rows for s in plan.segments]
+    for part, delta in ((q, 0), (k, 1), (v, 2)):
+        got_lens, back = balancer.post_attn(part)
+        assert torch.equal(back, names + delta) and got_lens == plan.lens
+    if bags == "g2n2" and size == 4 and heads % 2 == 0:  # the published shapes
+        assert not len(q) or q.shape == (sum(seq_lens), heads // 2, 4)
+
+
+def derivative(make, apply):
+    """The gradient of sum(w * apply(x)) on all ranks, by autograd and by differences, element by element."""
+    x = make().double().requires_grad_()
+    out = apply(x)
+    w = torch.randn_like(out)
+    (w * out).sum().backward()
+    for owner in range(dist.get_world_size()):
+        count = workers.gather(x.numel())[owner]
+        for i in random.Random(owner).sample(range(count), min(count, 12)):
+            values = []
+            for delta in (0.5, -0.5):
+                shifted = x.detach().clone()
+                if owner == dist.get_rank():
+                    shifted.view(-1)[i] += delta
+                value = (w * apply(shifted)).sum().detach()
+                dist.all_reduce(value)
+                values.append(value)
+            if owner == dist.get_rank():
+                error = abs(values[0] - values[1] - x.grad.view(-1)[i])
+                assert error < 1e-9, (owner, i, values, x.grad.view(-1)[i])
+
+
+def gradients_are_right(bags, case):
+    lens, heads = lens_here(case, dist.get_world_size()), 3
+    balancer = SequenceBalancer(bags, heads=heads, **FREE)
+    plan = balancer.plan_routing(lens, 8)
+    home_rows, held_rows = plan.rows()
+    pairs = sum(s.rows * s.heads for s in plan.segments)
+    derivative(lambda: torch.randn(home_rows, 2), lambda x: balancer.route(x)[1])
+    derivative(lambda: torch.randn(held_rows, 2), balancer.reverse_route)
+    derivative(lambda: torch.randn(len(lens), 2), balancer.route_sequences)
+    derivative(lambda: torch.randn(held_rows, heads, 2),
+               lambda x: torch.cat([t.reshape(-1, 2) * c for c, t in enumerate(balancer.pre_attn(x, 2 * x, x)[1:], 1)]))
+    balancer.pre_attn(*[torch.zeros(held_rows, heads, 2)] * 3)
+    derivative(lambda: torch.randn(pairs, 2), lambda x: balancer.post_attn(x)[1])
+    derivative(lambda: torch.randn(held_rows, heads, 2), lambda x: balancer.attention(x, x, x) ** 0 * x)
+
+
+def whole(x, lens, heads):
+    """A stage of two layers without a balancer."""
+    for layer in range(2):
+        q = (x * (layer + 1)).view(len(x), heads, 4)
+        x = x + knapformer.attention(q, q.sin(), q.cos(), lens).reshape(x.shape)
+    return x
+
+
+def stage(balancer, x, heads):
+    for layer in range(2):
+        q = (x * (layer + 1)).view(len(x), heads, 4)
+        x = x + balancer.attention(q, q.sin(), q.cos()).reshape(x.shape)
+    return x
+
+
+def attention_is_the_same(bags, case, heads):
+    lens = lens_here(case, dist.get_world_size())
+    x = torch.randn(sum(lens), heads * 4, dtype=torch.float64, requires_grad=True)
+    plain = whole(x, lens, heads)
+    weight = torch.randn_like(plain)
+    (weight * plain).sum().backward()
+    want, x.grad = x.grad, None
+    balancer = SequenceBalancer(bags, **FREE)  # does not know the heads: it learns them
+    for _ in range(2):
+        x.grad = None
+        balancer.plan_routing(torch.tensor(lens, dtype=torch.int64), heads * 4)
+        _, held, _ = balancer.route(x)
+        out = balancer.reverse_route(stage(balancer, held, heads))
+        (weight * out).sum().backward()
+        assert torch.allclose(out, plain, atol=1e-12), (out - plain).abs().max()
+        assert torch.allclose(x.grad, want, atol=1e-11), (x.grad - want).abs().max()
+    assert balancer.plan.facts["heads"] == heads
+
+
+def bad_input():
+    rank, size = dist.get_rank(), dist.get_world_size()
+    refuses = workers.refuses
+    balancer = SequenceBalancer("auto", heads=2)
+    refuses(lambda: balancer.route(torch.zeros(3, 4)), "plan_routing first")
+    # What is wrong on one rank is said on all, and the group goes on.
+    refuses(lambda: balancer.plan_routing([4, -7] if rank == 1 else [4], 8), "-7")
+    refuses(lambda: balancer.plan_routing([1.5] if rank == 1 else [4], 8), "rank 1", "1.5")
+    refuses(lambda: balancer.plan_routing([4], 0 if rank == 1 else 8), "rank 1", "token_dim 0")
+    other = SequenceBalancer("auto", gamma=0.5 if rank == size - 1 else 0.4)
+    refuses(lambda: other.plan_routing([4], 8), "another configuration")
+    scheduler = knapformer.scheduler.Scheduler
+    refuses(lambda: scheduler(ranks=size + 1), size + 1, size)
+    refuses(lambda: scheduler("g%dn1" % (size + 1)), size + 1, size)
+    alone = scheduler.__new__(scheduler)
+    alone.__dict__.update(ranks=7, group=balancer.group)
+    refuses(lambda: SequenceBalancer(scheduler=alone), "7 ranks", size)
+    refuses(lambda: SequenceBalancer(scheduler=alone, mem_tokens=5), "mem_tokens")
+    tight = SequenceBalancer("auto", mem_tokens=5)
+    refuses(lambda: tight.plan_routing([100], 8), "100 tokens", "5")
+
+    balancer.plan_routing([4], 8)
+    refuses(lambda: balancer.route(torch.zeros(5, 8)), 4, "(5, 8)")
+    refuses(lambda: balancer.route(torch.zeros(4, 8), [torch.zeros(3)]), "tensor 1", "(3,)", 4)
+    refuses(lambda: balancer.route(torch.zeros(4, 8), [torch.zeros(4, device="meta")]), "meta", "cpu")
+    refuses(lambda: balancer.post_attn(torch.zeros(1)), "pre_attn first")
+    held = sum(balancer.plan.lens)
+    q = torch.zeros(held, 2, 4)
+    refuses(lambda: balancer.pre_attn(*[torch.zeros(held, 3, 4)] * 3), "3 heads", "2")
+    refuses(lambda: balancer.pre_attn(q, q, torch.zeros(held, 2, 5)), "(%d, 2, 5)" % held)
+    refuses(lambda: balancer.pre_attn(q, q, q.double()), "float64")
+    refuses(lambda: balancer.pre_attn(*[torch.zeros(held + 1, 2, 4)] * 3), held + 1)
+    balancer.pre_attn(q, q, q)
+    refuses(lambda: balancer.post_attn(torch.zeros(held + 1, 2, 4)), held + 1)
+
+
+def everything():
+    size = dist.get_world_size()
+    specs = ["auto", "g1n%d" % size, "g%dn1" % size, "g2n%d" % (size // 2)] + ([[1, 1, 2]] if size == 4 else [])
+    for bags in specs:
+        for case in CASES:
+            for heads in (1, 5, 6):
+                moves_are_right(bags, case, heads)
+            attention_is_the_same(bags, case, 6)
+        for case in CASES[:1] + CASES[3:4]:
+            gradients_are_right(bags, case)
+    bad_input()
+
+
+if __name__ == "__main__":
+    for n in (1, 2, 4):
+        if n == 1:  # no process group at all
+            one = SequenceBalancer("auto", heads=2)
+            one.plan_routing([4, 3], 8)
+            y = torch.randn(7, 8, requires_grad=True)
+            assert one.route(y)[1].equal(y) and one.reverse_route(one.route(y)[1]).equal(y)
+            assert one.attention(*[y.view(7, 2, 4)] * 3).shape == (7, 2, 4)
+        else:
+            workers.run(n, everything)
+    print("ok")
