@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Balance a trainer from outside, without a change to its code.
+
+    handle = attach_to_trainer(trainer, scheduler)
+    ... train ...
+    handle.detach()
+
+What is balanced is the token stage: the submodule that takes packed tokens, stage(x, lens, ..), and holds the
+transformer's blocks. Before it runs, the step is planned and rows are routed to where they are computed; inside,
+attention of split sequences exchanges heads; after it, results go home. What lies outside of it, embedding, loss,
+optimiser, sees the rank's own sequences as always.
+
+    x (T, D)                 packed tokens of this rank's sequences     rows are routed
+    lens                     S numbers that add up to T                 becomes the rows of each held chunk
+    tensors of T rows        RoPE, modality tags, ..                    rows are routed, in the same exchange
+    tensors of S rows        conditioning                               one row for each held chunk
+    anything else                                                       as it is
+    returns (T, D')          or a list or tuple of such                 go home
+
+Which tensors have T rows and which have S is agreed over all ranks and steps: a coincidence on one rank means
+nothing.
+"""
+import hashlib
+
+import torch
+
+from .balancer import SequenceBalancer
+
+MOST_TENSORS = 30  # that are looked at: two votes each
+
+
+class HeldLens(list):
+    """The rows of each held chunk, and the step they belong to: who computes a block again in the backward pass
+    (activation checkpointing) hands these on."""
+    step = None
+
+
+class Handle:
+    """What attach_to_trainer returns. balancer, scheduler: what is used. plan: of the last step."""
+
+    def __init__(self, stage, attentions, scheduler, log):
+        self.balancer, self.scheduler, self._log = SequenceBalancer(scheduler=scheduler), scheduler, log
+        self._fates = [3] * MOST_TENSORS  # of each further tensor: 1 may be per token, 2 may be per sequence
+        self._logged = -1
+        self._before = []
+        self._replace(stage, self._stage(stage.forward))
+        for module in attentions:
+            self._replace(module, self._attention(module.forward))
+
+    @property
+    def plan(self):
+        return self.balancer.plan
+
+    def _replace(self, module, forward):
+        self._before.append((module, module.__dict__.get("forward")))
+        module.forward = forward
+
+    def detach(self):
+        """Leave everything as it was. A second call does nothing."""
+        for module, forward in self._before:
+            if forward is None:
+                module.__dict__.pop("forward", None)
+            else:
+                module.forward = forward
+        self._before = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.detach()
+
+    # ------------------------------------------------------------------------ attention
+
+    def _attention(self, original):
+        def forward(q, k, v, lens=None, *more, **named):
+            step = getattr(lens, "step", None)
+            if step is None and self.plan is None:  # never was in a balanced stage
+                return original(q, k, v, lens, *more, **named)
+            return self.balancer.attention(q, k, v, named.get("scale"), step)
+        return forward
+
+    # ---------------------------------------------------------------------------- stage
+
+    def _stage(self, original):
+        def forward(x, lens, *more, **named):
+            error, own = None, _lens_list(lens)
+            tensors, put_back = _tensors(more, named)
+            if not isinstance(x, torch.Tensor) or x.dim() < 2:
+                error = "the token stage was called with %s, expected packed tokens (rows, width)" % _describe(x)
+            elif sum(own) != len(x):
+                error = "lens add up to %d, but x has %d rows" % (sum(own), len(x))
+            self._plan(own, x, tensors, error)
+            held_lens, x, tensors = self._route(x, tensors)
+            if isinstance(lens, torch.Tensor):
+                held_lens = torch.tensor(held_lens, dtype=lens.dtype, device=lens.device)
+            more, named = put_back(tensors)
+            return self._reverse(original(x, held_lens, *more, **named))
+        return forward
+
+    def _plan(self, lens, x, tensors, error):
+        votes, text = 0, []
+        if error is None:
+            text = [_kind(t) for t in [x] + tensors]
+            for i, t in enumerate(tensors[:MOST_TENSORS]):
+                rows = t.shape[0] if t.dim() else -1
+                votes |= ((rows == len(x)) | (rows == len(lens)) << 1) << 2 * i
+        signature = int.from_bytes(hashlib.blake2b(repr(text).encode(), digest_size=8).digest(), "little")
+        self.balancer.plan_routing(lens, x.shape[-1] if error is None else 1, votes=votes, signature=signature, error=error)
+        for i in range(MOST_TENSORS):
+            self._fates[i] &= self.scheduler.votes >> 2 * i
+        self._tell()
+
+    def _tell(self):
+        """The figures of a step are known when the next one is planned."""
+        if self._log is not None:
+            metrics = self.scheduler.metrics()
+            if metrics["step"] > self._logged:
+                self._logged = metrics["step"]
+                self._log(metrics)
+
+    def _route(self, x, tensors):
+        fates = [fate & 3 for fate in self._fates[:len(tensors)]] + [0] * (len(tensors) - MOST_TENSORS)
+        per_token = [i for i, fate in enumerate(fates) if fate & 1]
+        per_sequence = [i for i, fate in enumerate(fates) if fate == 2]
+        lens, x, moved = self.balancer.route(x, [tensors[i] for i in per_token])
+        tensors = list(tensors)
+        for i, t in zip(per_token, moved):
+            tensors[i] = t
+        if per_sequence:
+            moved = self.balancer.route_sequences([tensors[i] for i in per_sequence])
+            for i, t in zip(per_sequence, [moved] if isinstance(moved, torch.Tensor) else moved):
+                tensors[i] = t
+        held = HeldLens(lens)
+        held.step = self.balancer.step
+        return held, x, tensors
+
+    def _reverse(self, out):
+        rows = [out] if isinstance(out, torch.Tensor) else out
+        if not isinstance(rows, (list, tuple)) or not all(isinstance(t, torch.Tensor) for t in rows):
+            raise ValueError("the token stage returned %s, expected rows, or a list or tuple of such" % _describe(out))
+        home = self.balancer.reverse_route(rows)
+        return home[0] if isinstance(out, torch.Tensor) else type(out)(home)
+
+
+def attach_to_trainer(trainer, scheduler, stage=None, attention=None, log=None):
+    """Balance the token stage of a trainer's model; see the head of this file for what that is.
+
+    trainer    a torch module, or anything whose .model or .module is one (DDP and FSDP included)
+    scheduler  a Scheduler of the process group's ranks and of the model's heads
+    stage      the token stage: a submodule or its name; by default the one whose class says
+               `packed_tokens = True`
+    attention  what computes attention inside of it, as forward(q, k, v, lens) of (rows, heads, head_dim): a class, or
+               the last part of the submodules' names; by default knapformer.nn.PackedAttention
+    log        called with the metrics of each step, a dict (doc/metrics.md), as soon as they are known
+
+    Every rank attaches, and every rank calls the stage equally often. Returns a Handle; its detach() undoes all.
+    """
+    model = _model_of(trainer)
+    stage = _stage_of(model, stage)
+    return Handle(stage, _attentions_of(stage, attention), scheduler, log)
+
+
+def _model_of(trainer):
+    for candidate in (trainer, getattr(trainer, "model", None), getattr(trainer, "module", None)):
+        if isinstance(candidate, torch.nn.Module):
+            return candidate
+    raise ValueError("%s is no torch module, and has none as .model or .module" % _describe(trainer))
+
+
+def _stage_of(model, stage):
+    if isinstance(stage, torch.nn.Module):
+        return stage
+    if stage is None:
+        found = [(name, m) for name, m in model.named_modules() if getattr(type(m), "packed_tokens", False)]
+        found = [(name, m) for name, m in found if not any(m is not o and m in set(o.modules()) for _, o in found)]
+        wanted = "one whose class says `packed_tokens = True`; or name it with stage="
+    else:
+        found = [(name, m) for name, m in model.named_modules() if name == stage or name.endswith("." + stage)]
+        wanted = "one of that name"
+    if len(found) != 1:
+        raise ValueError("token stage%s: found %d (%s), expected %s" % (
+            "" if stage is None else " %r" % stage, len(found), ", ".join(name or "the model" for name, _ in found) or "none", wanted))
+    return found[0][1]
+
+
+def _attentions_of(stage, attention):
+    if attention is None:
+        from .nn import PackedAttention as attention
+    if isinstance(attention, str):
+        found = [m for name, m in stage.named_modules() if name.split(".")[-1] == attention]
+    else:
+        found = [m for m in stage.modules() if isinstance(m, attention)]
+    if not found:
+        raise ValueError("the token stage has no submodule %s that computes attention: name it with attention=" %
+                         (attention if isinstance(attention, str) else attention.__name__))
+    return found
+
+
+def _lens_list(lens):
+    return lens.tolist() if isinstance(lens, torch.Tensor) else [int(n) for n in lens]
+
+
+def _kind(tensor):
+    return (str(tensor.dtype), tuple(tensor.shape[1:]) if tensor.dim() else None, tensor.requires_grad)
+
+
+def _describe(value):
+    if isinstance(value, torch.Tensor):
+        return "a tensor of shape %s" % (tuple(value.shape),)
+    return "a %s" % type(value).__name__
+
+
+def _tensors(more, named):
+    """All tensors among arguments, and how to put others in their places."""
+    places = [i for i, value in enumerate(more) if isinstance(value, torch.Tensor)]
+    names = [name for name in sorted(named) if isinstance(named[name], torch.Tensor)]
+
+    def put_back(tensors):
+        args, kwargs = list(more), dict(named)
+        for i, tensor in zip(places, tensors):
+            args[i] = tensor
+        kwargs.update(zip(names, tensors[len(places):]))
+        return args, kwargs
+
+    return [more[i] for i in places] + [named[name] for name in names], put_back
