@@ -81,6 +81,12 @@ static void plan_free(PyObject *self) {
   kfpy_release(self);
 }
 
+static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *names) {
+  (void)type, (void)args, (void)names;
+  PyErr_SetString(PyExc_TypeError, "a Plan is made by a Planner or a Scheduler");
+  return NULL;
+}
+
 static PyObject *plan_array(PyObject *self, PyObject *args) {
   const kf_plan *p = &((kfpy_plan *)self)->plan;
   const char *name;
@@ -134,7 +140,8 @@ static PyMethodDef methods[] = {
   {NULL, NULL, 0, NULL}};
 
 bool kfpy_plan_init(PyObject *module) {
-  static PyType_Slot slots[] = {{Py_tp_dealloc, plan_free},
+  static PyType_Slot slots[] = {{Py_tp_new, plan_new},
+                                {Py_tp_dealloc, plan_free},
                                 {Py_tp_methods, methods},
                                 {Py_tp_doc, "A plan, read-only. Made by Planner and Scheduler."},
                                 {0, NULL}};

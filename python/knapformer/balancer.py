@@ -171,11 +171,12 @@ class SequenceBalancer:
 
     def route_sequences(self, values):
         """One row for each of this rank's sequences becomes one row for each chunk that it holds: what all
-        tokens of a sequence share, such as its conditioning. The gradients of a split sequence's chunks add up."""
-        values = [values] if isinstance(values, torch.Tensor) else values
-        exchange = self.step.exchange("sequences", values[0].device)
-        out = values if exchange.is_identity else move(exchange, values)
-        return out[0] if len(out) == 1 else out
+        tokens of a sequence share, such as its conditioning. The gradients of a split sequence's chunks add up. A
+        list of tensors: all in one exchange."""
+        rows = [values] if isinstance(values, torch.Tensor) else list(values)
+        exchange = self.step.exchange("sequences", rows[0].device)
+        out = rows if exchange.is_identity else move(exchange, rows)
+        return out[0] if isinstance(values, torch.Tensor) else out
 
     def reverse_route(self, packed_seqs):
         """Held rows, of any width, return to their sequences' home. A list of tensors: all in one exchange."""

@@ -129,7 +129,7 @@ class Handle:
             tensors[i] = t
         if per_sequence:
             moved = self.balancer.route_sequences([tensors[i] for i in per_sequence])
-            for i, t in zip(per_sequence, [moved] if isinstance(moved, torch.Tensor) else moved):
+            for i, t in zip(per_sequence, moved):
                 tensors[i] = t
         held = HeldLens(lens)
         held.step = self.balancer.step

@@ -265,11 +265,11 @@ def _or_empty(x, *tensors):
 
 
 if HAS_OPERATOR:
-    Four, Five = (Tuple[(Tensor,) * n] for n in (4, 5))
+    _Four, _Five = (Tuple[(Tensor,) * n] for n in (4, 5))
 
     @torch.library.custom_op("knapformer::layer_norm_modulate", mutates_args=(), device_types="cpu")
     def _modulate_op(x: Tensor, scale: Tensor, shift: Tensor, gate: Optional[Tensor], u: Optional[Tensor],
-                     lens: Tensor, eps: float, rounding: str) -> Four:
+                     lens: Tensor, eps: float, rounding: str) -> _Four:
         """x with the prologue (empty without a gate), y, mean and rstd; no gradient through the latter."""
         cu = _check_op(x, scale, shift, gate, u, lens, eps, rounding)
         return _or_empty(x, *_forward(x, scale, shift, gate, u, cu, eps, rounding))
@@ -283,7 +283,7 @@ if HAS_OPERATOR:
     @torch.library.custom_op("knapformer::layer_norm_modulate_backward", mutates_args=(), device_types="cpu")
     def _backward_op(dy: Tensor, dx_add: Optional[Tensor], x: Tensor, scale: Tensor, gate: Optional[Tensor],
                      u: Optional[Tensor], mean: Tensor, rstd: Tensor, lens: Tensor, eps: float,
-                     rounding: str) -> Five:
+                     rounding: str) -> _Five:
         cu = _check_op(x, scale, scale, gate, u, lens, eps, rounding)
         return _or_empty(x, *_backward(dy, dx_add, x, scale, gate, u, mean, rstd, cu, eps, rounding))
 

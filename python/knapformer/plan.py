@@ -20,6 +20,7 @@ AFFINITIES = ("fill", "spread")
 
 def ints(values):
     """Whole numbers as the bytes of 64-bit integers, which is how arrays reach the C library."""
+    values = list(values)
     try:
         return array("q", values).tobytes()
     except (TypeError, OverflowError):

@@ -51,6 +51,10 @@ idle_tests() {
     CMakeLists.txt | unit/test_*.c | property/*.c | fuzz/fuzz_*.c | fuzz/corpus/* | \
       golden/*.txt | house/*.sh | mpi/*.c | mpi/*.sh | torch/*.py | python/*.py | \
       cuda/test_*.cu | cuda/emulator/*.cu) ;;
+    tools/*.py)
+      local name=${file##*/}
+      grep -rqE "^(import|from) ${name%.py}\\b" tests || echo "$file"
+      ;;
     *)
       grep -rqF --exclude="${file##*/}" "${file#tests/*/}" tests || echo "$file"
       ;;

@@ -99,6 +99,12 @@ def bad_input():
     refuses(lambda: plan([[9]], budget_us=0), "budget_us", "0")
     refuses(lambda: plan([[9], [1]]).at(2), "rank 2", "1")
     refuses(lambda: plan([[9]]).lens, "rank")
+    refuses(lambda: knapformer.plan([iter([1.5, 2])]), "1.5")
+    try:
+        type(knapformer.plan([[5]]).core)()
+        raise AssertionError("a Plan out of nothing")
+    except TypeError as error:
+        assert "Planner" in str(error)
     refuses(lambda: knapformer.mix("nothing"), "nothing", "joint")
     for name in ("SequenceBalancer", "attention", "nn", "hooks", "transport"):
         try:

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from . import _core
+from ._ranks import Ranks
+from ._stopwatch import Stopwatch
+from .plan import Plan
+
+CARRIERS: tuple[tuple[int, torch.dtype], ...]
+
+# What goes in comes out: a tensor, or a list, a tuple or a dict of as many.
+_Tensors = TypeVar("_Tensors", bound=Tensor | list[Tensor] | tuple[Tensor, ...] | dict[Any, Tensor])
+
+class Exchange:
+    ranks: Ranks
+    watch: Stopwatch | None
+    n_in: int
+    n_out: int
+    send_index: Tensor
+    recv_index: Tensor
+    send_count: list[int]
+    recv_count: list[int]
+    stay: list[tuple[int, int, int]]
+    busy: bool
+    adds: bool
+    reversed: Exchange
+    def __init__(self, ranks: Ranks, table: _core._Table, device: torch.device, adds: bool = False,
+                 watch: Stopwatch | None = None) -> None: ...
+    @property
+    def is_identity(self) -> bool: ...
+    def move(self, tensors: Sequence[Tensor]) -> list[Tensor]: ...
+
+def move(exchange: Exchange, tensors: Sequence[Tensor],
+         done: Callable[[str], object] | None = None) -> list[Tensor]: ...
+def pack_for_bag(mapping: Plan, tensors: _Tensors) -> _Tensors: ...
+def unpack_from_bag(outputs: _Tensors, mapping: Plan | None = None) -> _Tensors: ...
