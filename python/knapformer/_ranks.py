@@ -28,7 +28,7 @@ class Ranks:
             raise ValueError("this process is not in the group it was given")
 
     def device(self):
-        """Where small records live: on the CPU if the backend takes that, else on the current GPU."""
+        """Where what is exchanged must live: on the CPU if the backend takes that, else on the current GPU."""
         import torch
         backend = str(self.dist.get_backend(self.group)).lower()
         return torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")
@@ -46,5 +46,14 @@ class Ranks:
         return ctypes.string_at(everything.data_ptr(), 8 * everything.numel())
 
     def all_to_all(self, out, rows, out_counts, counts):
-        """rows (n, w): counts[q] of them go to rank q, and out gets out_counts[q] from rank q."""
-        self.dist.all_to_all_single(out, rows, out_counts, counts, group=self.group)
+        """rows (n, w): counts[q] of them go to rank q, and out gets out_counts[q] from rank q. A backend of the CPU moves
+        rows of a GPU by way of it; one of GPUs refuses those of the CPU."""
+        device = self.device()
+        if rows.device.type == device.type:
+            self.dist.all_to_all_single(out, rows, out_counts, counts, group=self.group)
+        elif device.type == "cpu":
+            received = out.new_empty(out.shape, device=device)
+            self.dist.all_to_all_single(received, rows.to(device), out_counts, counts, group=self.group)
+            out.copy_(received)
+        else:
+            raise ValueError("rows are on %s, but the process group moves those of %s" % (rows.device, device))

@@ -122,7 +122,6 @@ class SequenceBalancer:
         if self._own and error is None:
             self._make_scheduler(token_dim)
         plan = self.scheduler.plan(local_seq_lens, profiles, error=error, **more)
-        plan.group = self.group.group
         if self._real_heads:
             plan.set_heads(self._real_heads)
         self._step = Step(self.group, plan, local_seq_lens)

@@ -87,6 +87,7 @@ class Plan:
 
     def __init__(self, core, rank=None, bags="auto", solve_us=0.0):
         self.core, self.rank, self.bags, self.solve_us = core, rank, bags, solve_us
+        self.group = None  # the process group whose ranks it is for; None: the default one
         self.heads = None  # of the model, where that is another number than the plan was made with
         self._facts = self._held = self._segments = None
 
@@ -135,7 +136,9 @@ class Plan:
         """The same plan, looked at from a rank."""
         if not 0 <= rank < self.ranks:
             raise ValueError("rank %d, expected 0 to %d, the ranks of the plan" % (rank, self.ranks - 1))
-        return Plan(self.core, rank, self.bags, self.solve_us)
+        other = Plan(self.core, rank, self.bags, self.solve_us)
+        other.group = self.group
+        return other
 
     @property
     def held(self):

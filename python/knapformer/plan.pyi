@@ -45,6 +45,7 @@ class Plan:
     rank: int | None
     bags: str
     solve_us: float
+    group: Any
     heads: int | None
     # The figures.
     ranks: Final[int]

@@ -104,7 +104,9 @@ class Scheduler:
         if self.group.size != self.ranks:
             raise ValueError("a scheduler of %d ranks in a process group of %d" % (self.ranks, self.group.size))
         rank_off, lens, profiles = self.gather(lens, profiles, votes, signature, error)
-        return Plan(self._core.plan(rank_off, lens, None, profiles), self.group.rank, self.bags)
+        plan = Plan(self._core.plan(rank_off, lens, None, profiles), self.group.rank, self.bags)
+        plan.group = self.group.group
+        return plan
 
     def gather(self, lens, profiles=None, votes=0, signature=0, error=None):
         """(rank_off, len, profile) of all ranks, and the times of the last step handed over."""

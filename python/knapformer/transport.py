@@ -25,20 +25,27 @@ CARRIERS = ((8, torch.int64), (4, torch.int32), (1, torch.uint8))
 
 class Exchange:
     """One rank's part in moving rows under a plan: the tables of python/core/exchange.c as tensors.
-    `adds`: a row may have gone to several ranks (see SequenceBalancer.route_sequences), so on the way back
-    its copies add up."""
+    `fans_out`: a row may go to several ranks (see SequenceBalancer.route_sequences); on the way back its copies
+    are added up, `adds_up`."""
 
-    def __init__(self, ranks, table, device, adds=False, watch=None):
-        self.ranks, self.watch = ranks, watch
+    def __init__(self, ranks, table, device, fans_out=False, watch=None):
+        self.ranks, self.watch, self.fans_out, self.adds_up = ranks, watch, fans_out, False
         self.n_in, self.n_out, send, recv, send_count, recv_count, self.stay, self.busy = table
         self.send_index, self.recv_index = _index(send, device), _index(recv, device)
         self.send_count, self.recv_count = list_of(send_count), list_of(recv_count)
-        self.adds = False
-        self.reversed = Exchange.__new__(Exchange)
-        self.reversed.__dict__.update(
-            ranks=ranks, watch=watch, n_in=self.n_out, n_out=self.n_in, send_index=self.recv_index,
-            recv_index=self.send_index, send_count=self.recv_count, recv_count=self.send_count,
-            stay=[(to, at, n) for at, to, n in self.stay], busy=self.busy, adds=adds, reversed=self)
+
+    @property
+    def reversed(self):
+        """The way back. Made when asked for: two that knew each other would keep their tables until the garbage
+        collector comes by."""
+        back = Exchange.__new__(Exchange)
+        back.ranks, back.watch, back.busy = self.ranks, self.watch, self.busy
+        back.fans_out, back.adds_up = self.adds_up, self.fans_out
+        back.n_in, back.n_out = self.n_out, self.n_in
+        back.send_index, back.recv_index = self.recv_index, self.send_index
+        back.send_count, back.recv_count = self.recv_count, self.send_count
+        back.stay = [(to, at, n) for at, to, n in self.stay]
+        return back
 
     @property
     def is_identity(self):
@@ -71,7 +78,7 @@ class Exchange:
     def _place(self, tensor, row, part):
         """What was received and what stays, as a tensor like `tensor`."""
         shape = (self.n_out,) + tuple(tensor.shape[1:])
-        if self.adds:
+        if self.adds_up:
             out = tensor.new_zeros(shape)
             out.index_add_(0, self.recv_index, _from_carrier(part.contiguous(), tensor, len(part)))
             for at, to, n in self.stay:
@@ -188,7 +195,7 @@ def _route_of(mapping, device):
     from ._ranks import Ranks
     exchanges = mapping.__dict__.setdefault("exchanges", {})
     if device not in exchanges:
-        ranks = Ranks(mapping.__dict__.get("group"))
+        ranks = Ranks(mapping.group)
         if ranks.size != mapping.ranks:
             raise ValueError("a mapping of %d ranks in a process group of %d" % (mapping.ranks, ranks.size))
         exchanges[device] = Exchange(ranks, mapping.core.route(ranks.rank), device)

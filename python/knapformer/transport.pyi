@@ -26,10 +26,12 @@ class Exchange:
     recv_count: list[int]
     stay: list[tuple[int, int, int]]
     busy: bool
-    adds: bool
-    reversed: Exchange
-    def __init__(self, ranks: Ranks, table: _core._Table, device: torch.device, adds: bool = False,
+    fans_out: bool
+    adds_up: bool
+    def __init__(self, ranks: Ranks, table: _core._Table, device: torch.device, fans_out: bool = False,
                  watch: Stopwatch | None = None) -> None: ...
+    @property
+    def reversed(self) -> Exchange: ...
     @property
     def is_identity(self) -> bool: ...
     def move(self, tensors: Sequence[Tensor]) -> list[Tensor]: ...
