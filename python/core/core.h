@@ -9,7 +9,7 @@
 **   exchange.c   what one rank sends and receives under a plan, as index tables
 **   planner.c    Planner and Scheduler, which make plans
 **   sampler.c    Sampler
-**   kernels.c    attention and adaln on memory that is given by address
+**   kernels.c    attention and adaln on memory that is given by address; adaln on CUDA, if built
 **
 ** Only the limited API of Python 3.8 is used, so that one binary serves all later versions. It has no
 ** buffers: arrays come in as bytes, go out as bytes or bytearray, and tensors come as addresses.
@@ -85,5 +85,6 @@ bool kfpy_planner_init(PyObject *module);
 bool kfpy_sampler_init(PyObject *module);
 PyObject *kfpy_attention(PyObject *module, PyObject *args);
 PyObject *kfpy_adaln(PyObject *module, PyObject *args);
+PyObject *kfpy_adaln_cuda(PyObject *module, PyObject *args); /* where it is built with CUDA */
 
 #endif

@@ -7,6 +7,9 @@
 #include <string.h>
 
 #include "core.h"
+#ifdef KF_HAVE_CUDA
+#include <knapformer_cuda.h>
+#endif
 
 /* A workspace is kept between calls, so that its pages stay warm; who finds it taken, by a thread
 ** that is inside a kernel, brings its own. Both under the GIL. */
@@ -84,19 +87,19 @@ PyObject *kfpy_attention(PyObject *module, PyObject *args) {
   return out;
 }
 
-PyObject *kfpy_adaln(PyObject *module, PyObject *args) {
-  (void)module;
+/* A kf_adaln but for its workspace, of (what to do, nine numbers, 18 addresses). */
+static bool read_adaln(PyObject *args, int *what, kf_adaln *out) {
   enum { N = 18 };
   PyObject *addresses;
   void *at[N];
-  int backward, dtype, rounding;
+  int dtype, rounding;
   long long n_tokens, n_seqs, dim, mod_stride;
   kf_adaln a = {0};
-  if (!PyArg_ParseTuple(args, "i(LLLiiLifi)O", &backward, &n_tokens, &n_seqs, &dim, &dtype,
-                        &a.mod_fp32, &mod_stride, &rounding, &a.eps, &a.n_threads, &addresses))
-    return NULL;
+  if (!PyArg_ParseTuple(args, "i(LLLiiLifi)O", what, &n_tokens, &n_seqs, &dim, &dtype, &a.mod_fp32,
+                        &mod_stride, &rounding, &a.eps, &a.n_threads, &addresses))
+    return false;
   for (int i = 0; i < N; i++) at[i] = address(addresses, i);
-  if (PyErr_Occurred()) return NULL;
+  if (PyErr_Occurred()) return false;
   a.n_tokens = n_tokens, a.n_seqs = n_seqs, a.dim = dim, a.mod_stride = mod_stride;
   a.dtype = (kf_dtype)dtype;
   a.rounding = (kf_rounding)rounding;
@@ -105,9 +108,17 @@ PyObject *kfpy_adaln(PyObject *module, PyObject *args) {
   a.gate = at[8], a.residual = at[9], a.u = at[10];
   a.dy = at[11], a.dx_add = at[12], a.dx = at[13], a.du = at[14];
   a.dscale = at[15], a.dshift = at[16], a.dgate = at[17];
+  *out = a;
+  return true;
+}
+
+PyObject *kfpy_adaln(PyObject *module, PyObject *args) {
+  (void)module;
+  int backward;
+  kf_adaln a;
   workspace w;
   kf_status status;
-  if (!take(kf_adaln_workspace(&a), &w)) return NULL;
+  if (!read_adaln(args, &backward, &a) || !take(kf_adaln_workspace(&a), &w)) return NULL;
   a.workspace = w.at, a.workspace_bytes = w.n_bytes;
   Py_BEGIN_ALLOW_THREADS;
   status = backward ? kf_adaln_backward(&a) : kf_adaln_forward(&a);
@@ -115,3 +126,31 @@ PyObject *kfpy_adaln(PyObject *module, PyObject *args) {
   give(w);
   return kfpy_none(status);
 }
+
+#ifdef KF_HAVE_CUDA
+/* The workspace is the caller's, because it lives on the device and holds the chunk table. */
+PyObject *kfpy_adaln_cuda(PyObject *module, PyObject *args) {
+  (void)module;
+  enum { FORWARD, BACKWARD, PREPARE, WORKSPACE };
+  PyObject *call, *stream, *block;
+  long long n_bytes;
+  int what;
+  kf_adaln a;
+  kf_status status = KF_OK;
+  if (!PyArg_ParseTuple(args, "OOOL", &call, &stream, &block, &n_bytes) ||
+      !read_adaln(call, &what, &a))
+    return NULL;
+  void *queue = PyLong_AsVoidPtr(stream);
+  a.workspace = PyLong_AsVoidPtr(block), a.workspace_bytes = n_bytes;
+  if (PyErr_Occurred()) return NULL;
+  if (what == WORKSPACE) return PyLong_FromLongLong(kf_adaln_workspace_cuda(&a));
+  Py_BEGIN_ALLOW_THREADS;
+  switch (what) {
+  case FORWARD: status = kf_adaln_forward_cuda(&a, queue); break;
+  case BACKWARD: status = kf_adaln_backward_cuda(&a, queue); break;
+  default: status = kf_adaln_prepare_cuda(&a, queue); break;
+  }
+  Py_END_ALLOW_THREADS;
+  return kfpy_none(status);
+}
+#endif

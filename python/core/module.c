@@ -272,6 +272,11 @@ static PyMethodDef functions[] = {
   {"attention", kfpy_attention, METH_VARARGS,
    "attention(backward, segments, head_dim, threads, scale, addresses)"},
   {"adaln", kfpy_adaln, METH_VARARGS, "adaln(backward, shape, addresses)"},
+#ifdef KF_HAVE_CUDA
+  {"adaln_cuda", kfpy_adaln_cuda, METH_VARARGS,
+   "adaln_cuda((what, shape, addresses), stream, workspace, bytes): what is 0 forward, 1 backward, "
+   "2 prepare, 3 -> bytes of workspace"},
+#endif
   {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT,

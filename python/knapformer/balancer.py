@@ -165,7 +165,6 @@ class SequenceBalancer:
                 watch.complete = True
 
         held = move(exchange, [packed_seqs] + features, done)
-        watch.on()
         return step.plan.lens, held[0], held[1:] if packed_features is not None else None
 
     def route_sequences(self, values):

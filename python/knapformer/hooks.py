@@ -21,6 +21,7 @@ Which tensors have T rows and which have S is agreed over all ranks and steps: a
 nothing.
 """
 import hashlib
+import operator
 
 import torch
 
@@ -84,11 +85,11 @@ class Handle:
 
     def _stage(self, original):
         def forward(x, lens, *more, **named):
-            error, own = None, _lens_list(lens)
+            own, error = _lens_list(lens)
             tensors, put_back = _tensors(more, named)
             if not isinstance(x, torch.Tensor) or x.dim() < 2:
                 error = "the token stage was called with %s, expected packed tokens (rows, width)" % _describe(x)
-            elif sum(own) != len(x):
+            elif error is None and sum(own) != len(x):
                 error = "lens add up to %d, but x has %d rows" % (sum(own), len(x))
             self._plan(own, x, tensors, error)
             held_lens, x, tensors = self._route(x, tensors)
@@ -198,7 +199,11 @@ def _attentions_of(stage, attention):
 
 
 def _lens_list(lens):
-    return lens.tolist() if isinstance(lens, torch.Tensor) else [int(n) for n in lens]
+    """(numbers, None), or ([], what is wrong), which every rank shall hear."""
+    try:
+        return [operator.index(n) for n in (lens.tolist() if isinstance(lens, torch.Tensor) else lens)], None
+    except TypeError:
+        return [], "the token stage got lens %r, expected whole numbers" % (lens,)
 
 
 def _kind(tensor):

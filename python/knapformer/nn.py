@@ -7,12 +7,13 @@ LayerNorm-Modulate is what a Diffusion Transformer does before attention and bef
     y = LN(x) * (1 + scale[s]) + shift[s]      s: the row's sequence; scale, shift: (S, D)
 
 Eager code gathers scale and shift for every row, and keeps them and LN(x) for the backward pass. The
-library's kernel reads x once, and keeps 8 bytes a row: mean and rstd. It is used on the CPU for fp32,
-bf16 and fp16; elsewhere plain torch computes the same.
+library's kernel reads x once, and keeps 8 bytes a row: mean and rstd. It is used for fp32, bf16 and fp16
+on the CPU, and on GPUs if the package was built with CUDA; elsewhere plain torch computes the same.
 
-    eager       layer_norm_modulate -> _Modulate (autograd) --> _forward, _backward --> _core.adaln
+    eager       layer_norm_modulate -> _Modulate (autograd) --> _forward, _backward --> _core.adaln, adaln_cuda
     compiled    layer_norm_modulate -> torch.ops.knapformer --'
 """
+import contextlib
 import functools
 import itertools
 import math
@@ -80,7 +81,7 @@ def layer_norm_modulate(x: Tensor, scale: Tensor, shift: Tensor, lens: Any, gate
         mods = [m.to(torch.promote_types(m.dtype, torch.float32)) for m in mods]
     scale, shift, gate = (*mods, None)[:3]
     u = u if u is None else u.to(x.dtype)
-    ours = (x.device.type == "cpu" and x.dtype in DTYPES and all(m.dtype in DTYPES for m in mods)
+    ours = ((x.device.type == "cpu" or _on_gpu(x)) and x.dtype in DTYPES and all(m.dtype in DTYPES for m in mods)
             and x.shape[1] <= MAX_DIM and eps > 0)  # to the kernel 0 means the default
     if ours and _compiling():
         return _operator(x, scale, shift, gate, u, lens, eps, rounding)
@@ -166,7 +167,37 @@ def _call(backward, x, scale, cu, eps, rounding, mod_stride, tensors):
                ROUNDINGS[rounding], eps, torch.get_num_threads())
     at = {name: t.data_ptr() for name, t in tensors.items() if t is not None}
     at["cu_seqlens"] = cu.buffer_info()[0]
-    _core.adaln(backward, numbers, [at.get(name) for name in ADDRESSES])
+    if not _on_gpu(x):
+        _core.adaln(backward, numbers, [at.get(name) for name in ADDRESSES])
+        return
+    with torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext():
+        stream = _stream(x.device)
+        shape = numbers[:5] + (0,) + numbers[6:]  # forward's and backward's strides may differ
+        space = _workspace(cu.tobytes(), shape, "gate" in at, x.device, stream)
+        _core.adaln_cuda((backward, numbers, [at.get(name) for name in ADDRESSES]), stream, space.data_ptr(),
+                         space.numel())
+
+
+def _on_gpu(x):
+    return x.is_cuda and hasattr(_core, "adaln_cuda")
+
+
+def _stream(device):
+    return torch.cuda.current_stream(device).cuda_stream
+
+
+@functools.lru_cache(maxsize=8)
+def _workspace(cu, numbers, gated, device, stream):
+    """With the chunk table in it, which is made once for a batch, because that waits for the GPU. Of one stream:
+    backward writes to it."""
+    table = array("q")
+    table.frombytes(cu)
+    at = [table.buffer_info()[0] if name == "cu_seqlens" else 1 if gated and name == "gate" else None
+          for name in ADDRESSES]
+    size = _core.adaln_cuda((3, numbers, at), stream, 0, 0)
+    space = torch.empty(size, dtype=torch.uint8, device=device)
+    _core.adaln_cuda((2, numbers, at), stream, space.data_ptr(), size)
+    return space
 
 
 def _one_stride(mods):
@@ -267,7 +298,7 @@ def _or_empty(x, *tensors):
 if HAS_OPERATOR:
     _Four, _Five = (Tuple[(Tensor,) * n] for n in (4, 5))
 
-    @torch.library.custom_op("knapformer::layer_norm_modulate", mutates_args=(), device_types="cpu")
+    @torch.library.custom_op("knapformer::layer_norm_modulate", mutates_args=(), device_types=("cpu", "cuda"))
     def _modulate_op(x: Tensor, scale: Tensor, shift: Tensor, gate: Optional[Tensor], u: Optional[Tensor],
                      lens: Tensor, eps: float, rounding: str) -> _Four:
         """x with the prologue (empty without a gate), y, mean and rstd; no gradient through the latter."""
@@ -280,7 +311,7 @@ if HAS_OPERATOR:
         new = None if gate is None else x.new_empty(x.shape)
         return _or_empty(x, new, x.new_empty(x.shape), mean, rstd)
 
-    @torch.library.custom_op("knapformer::layer_norm_modulate_backward", mutates_args=(), device_types="cpu")
+    @torch.library.custom_op("knapformer::layer_norm_modulate_backward", mutates_args=(), device_types=("cpu", "cuda"))
     def _backward_op(dy: Tensor, dx_add: Optional[Tensor], x: Tensor, scale: Tensor, gate: Optional[Tensor],
                      u: Optional[Tensor], mean: Tensor, rstd: Tensor, lens: Tensor, eps: float,
                      rounding: str) -> _Five:

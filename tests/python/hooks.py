@@ -185,6 +185,7 @@ def bad_input():
         x, rope, cond = torch.zeros(6, 32), torch.zeros(6, 2, 4), torch.zeros(1, 32)
         lens = [7] if dist.get_rank() == size - 1 else [6]
         refuses(lambda: model.stage(x, lens, rope, cond), "rank %d" % (size - 1), "7", "6 rows")
+        refuses(lambda: model.stage(x, [6] if dist.get_rank() else ["six"], rope, cond), "rank 0", "six")
         wrong = x.double() if dist.get_rank() == size - 1 else x
         refuses(lambda: model.stage(wrong, [6], rope, cond), "rank %d" % (size - 1), "other tensors")
         model.stage(x, [6], rope, cond)
