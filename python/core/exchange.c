@@ -86,6 +86,7 @@ static PyObject *count_bytes(const int64_t *count, int32_t n_ranks) {
 typedef struct walker {
   const kf_plan *plan;
   int32_t rank, heads;
+  bool split_only; /* of ulysses: rows and pairs of whole sequences are not there */
 } walker;
 
 typedef bool walk_fn(const walker *w, table *t);
@@ -114,6 +115,10 @@ done:
   Py_XDECREF(t->recv_bytes);
   Py_XDECREF(t->stay);
   return out;
+}
+
+static bool is_split(const kf_plan *p, int64_t seq) {
+  return p->seq_off[seq + 1] - p->seq_off[seq] > 1;
 }
 
 /* The rank of the call, or raises. */
@@ -149,7 +154,7 @@ PyObject *kfpy_route(PyObject *self, PyObject *args) {
   if (!PyArg_ParseTuple(args, "i", &rank) || !read_rank(p, rank)) return NULL;
   table t = {
     .n_in = p->home_rows[rank], .n_out = p->hold_rows[rank], .busy = p->route_off[p->n_ranks] > 0};
-  return build(&(walker){p, rank, 0}, walk_route, &t);
+  return build(&(walker){.plan = p, .rank = rank}, walk_route, &t);
 }
 
 /* -------------------------------------------------------------------------- sequences */
@@ -190,7 +195,7 @@ PyObject *kfpy_sequences(PyObject *self, PyObject *args) {
   int rank;
   if (!PyArg_ParseTuple(args, "i", &rank) || !read_rank(p, rank)) return NULL;
   table t = {.n_in = count_seqs(p, rank), .busy = p->route_off[p->n_ranks] > 0};
-  return build(&(walker){p, rank, 0}, walk_sequences, &t);
+  return build(&(walker){.plan = p, .rank = rank}, walk_sequences, &t);
 }
 
 PyObject *kfpy_held(PyObject *self, PyObject *args) {
@@ -198,13 +203,13 @@ PyObject *kfpy_held(PyObject *self, PyObject *args) {
   int rank;
   if (!PyArg_ParseTuple(args, "i", &rank) || !read_rank(p, rank)) return NULL;
   int64_t most = p->hold_off[rank + 1] - p->hold_off[rank], n = 0;
-  int64_t(*row)[3] = malloc((size_t)(most + 1) * sizeof *row);
+  int64_t(*row)[4] = malloc((size_t)(most + 1) * sizeof *row);
   if (!row) return PyErr_NoMemory();
   for (int64_t h = p->hold_off[rank]; h < p->hold_off[rank + 1]; h++) {
     const kf_chunk *k = &p->chunk[p->hold[h]];
     if (k->length == 0) continue;
     row[n][0] = k->seq, row[n][1] = k->offset, row[n][2] = k->length;
-    n++;
+    row[n++][3] = is_split(p, k->seq);
   }
   PyObject *out = kfpy_bytes(row, n, sizeof *row);
   free(row);
@@ -227,11 +232,13 @@ static void heads_of(const walker *w, const kf_chunk *k, int64_t *first, int64_t
   *n = real_head(w, k->first_head + k->heads) - *first;
 }
 
-static bool is_split(const kf_plan *p, int64_t seq) {
-  return p->seq_off[seq + 1] - p->seq_off[seq] > 1;
+static int64_t rows_of(const kf_plan *p, int64_t seq) {
+  int64_t rows = 0;
+  for (int64_t i = p->seq_off[seq]; i < p->seq_off[seq + 1]; i++) rows += p->chunk[i].length;
+  return rows;
 }
 
-static void send_rows(const walker *w, table *t, int64_t c) {
+static void send_rows(const walker *w, table *t, int64_t c, int64_t first_row) {
   const kf_plan *p = w->plan;
   const kf_chunk *mine = &p->chunk[c];
   for (int64_t i = p->seq_off[mine->seq]; i < p->seq_off[mine->seq + 1]; i++) {
@@ -241,7 +248,7 @@ static void send_rows(const walker *w, table *t, int64_t c) {
       send(t, p->chunk[i].destination, 0, mine->length * n);
     else
       for (int64_t row = 0; row < mine->length; row++)
-        send(t, p->chunk[i].destination, (p->hold_row[c] + row) * w->heads + first, n);
+        send(t, p->chunk[i].destination, (first_row + row) * w->heads + first, n);
   }
 }
 
@@ -256,31 +263,35 @@ static void receive_heads(const walker *w, table *t, int64_t seq, int64_t offset
 /* Rows of whole sequences stay as they are; a rank's own part of a split one is sent to itself. */
 static bool walk_ulysses(const walker *w, table *t) {
   const kf_plan *p = w->plan;
-  int64_t offset = 0;
+  int64_t offset = 0, row = 0;
   for (int64_t h = p->hold_off[w->rank]; h < p->hold_off[w->rank + 1]; h++) {
-    int64_t c = p->hold[h], seq = p->chunk[c].seq, rows = 0, first, n;
+    int64_t c = p->hold[h], seq = p->chunk[c].seq, rows = rows_of(p, seq), first, n;
+    bool split = is_split(p, seq);
+    if (w->split_only && !split) continue;
     heads_of(w, &p->chunk[c], &first, &n);
-    for (int64_t i = p->seq_off[seq]; i < p->seq_off[seq + 1]; i++) rows += p->chunk[i].length;
-    if (!is_split(p, seq)) {
-      if (!stays(t, p->hold_row[c] * w->heads, offset, rows * n)) return false;
-    } else {
-      send_rows(w, t, c);
+    if (split) {
+      send_rows(w, t, c, row);
       receive_heads(w, t, seq, offset, n);
+    } else if (!stays(t, row * w->heads, offset, rows * n)) {
+      return false;
     }
+    row += p->chunk[c].length;
     offset += rows * n;
   }
+  t->n_in = row * w->heads;
   t->n_out = offset;
   return true;
 }
 
 static bool read_heads(const kf_plan *p, PyObject *args, walker *out) {
-  int rank, heads;
-  if (!PyArg_ParseTuple(args, "ii", &rank, &heads) || !read_rank(p, rank)) return false;
+  int rank, heads, split_only = 0;
+  if (!PyArg_ParseTuple(args, "ii|p", &rank, &heads, &split_only) || !read_rank(p, rank))
+    return false;
   if (heads < 1 || heads > KF_MAX_HEADS) {
     PyErr_Format(PyExc_ValueError, "%d heads, expected 1 to %d", heads, KF_MAX_HEADS);
     return false;
   }
-  *out = (walker){p, rank, heads};
+  *out = (walker){p, rank, heads, split_only};
   return true;
 }
 
@@ -288,7 +299,7 @@ PyObject *kfpy_ulysses(PyObject *self, PyObject *args) {
   const kf_plan *p = &((kfpy_plan *)self)->plan;
   walker w;
   if (!read_heads(p, args, &w)) return NULL;
-  table t = {.n_in = p->hold_rows[w.rank] * w.heads, .busy = p->ulysses_off[p->n_ranks] > 0};
+  table t = {.busy = p->ulysses_off[p->n_ranks] > 0};
   return build(&w, walk_ulysses, &t);
 }
 
@@ -301,11 +312,9 @@ PyObject *kfpy_segments(PyObject *self, PyObject *args) {
   if (!row) return PyErr_NoMemory();
   for (int64_t h = p->hold_off[w.rank]; h < p->hold_off[w.rank + 1]; h++) {
     const kf_chunk *k = &p->chunk[p->hold[h]];
-    int64_t rows = 0, first, heads;
+    int64_t rows = rows_of(p, k->seq), first, heads;
     heads_of(&w, k, &first, &heads);
-    for (int64_t i = p->seq_off[k->seq]; i < p->seq_off[k->seq + 1]; i++)
-      rows += p->chunk[i].length;
-    if (rows == 0 || heads == 0) continue;
+    if (rows == 0 || heads == 0 || (w.split_only && !is_split(p, k->seq))) continue;
     int64_t segment[5] = {k->seq, rows, offset, first, heads};
     memcpy(row[n++], segment, sizeof segment);
     offset += rows * heads;

@@ -130,13 +130,14 @@ static PyMethodDef methods[] = {
   {"svg", plan_svg, METH_VARARGS, "svg(title) -> str"},
   {"route", kfpy_route, METH_VARARGS, "route(rank) -> exchange of rows, home to holders."},
   {"held", kfpy_held, METH_VARARGS,
-   "held(rank) -> bytes: (seq, offset, length) of each chunk that has rows there."},
+   "held(rank) -> bytes: (seq, offset, length, split) of each chunk that has rows there."},
   {"sequences", kfpy_sequences, METH_VARARGS,
    "sequences(rank) -> exchange of one row a sequence, home to one row a held chunk."},
   {"ulysses", kfpy_ulysses, METH_VARARGS,
-   "ulysses(rank, heads) -> exchange of (row, head) pairs, holders to owners of heads."},
+   "ulysses(rank, heads, split_only) -> exchange of (row, head) pairs, holders to owners of "
+   "heads."},
   {"segments", kfpy_segments, METH_VARARGS,
-   "segments(rank, heads) -> bytes: (seq, rows, offset, first_head, heads) of each segment."},
+   "segments(rank, heads, split_only) -> bytes: (seq, rows, offset, first_head, heads) of each."},
   {NULL, NULL, 0, NULL}};
 
 bool kfpy_plan_init(PyObject *module) {

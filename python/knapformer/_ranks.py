@@ -45,15 +45,16 @@ class Ranks:
         everything = everything.cpu()
         return ctypes.string_at(everything.data_ptr(), 8 * everything.numel())
 
-    def all_to_all(self, out, rows, out_counts, counts):
+    def all_to_all(self, out, rows, out_counts, counts, later=False):
         """rows (n, w): counts[q] of them go to rank q, and out gets out_counts[q] from rank q. A backend of the CPU moves
-        rows of a GPU by way of it; one of GPUs refuses those of the CPU."""
+        rows of a GPU by way of it; one of GPUs refuses those of the CPU. `later`: returns something to wait() for, or
+        None if it is done."""
         device = self.device()
         if rows.device.type == device.type:
-            self.dist.all_to_all_single(out, rows, out_counts, counts, group=self.group)
-        elif device.type == "cpu":
-            received = out.new_empty(out.shape, device=device)
-            self.dist.all_to_all_single(received, rows.to(device), out_counts, counts, group=self.group)
-            out.copy_(received)
-        else:
+            return self.dist.all_to_all_single(out, rows, out_counts, counts, group=self.group, async_op=later)
+        if device.type != "cpu":
             raise ValueError("rows are on %s, but the process group moves those of %s" % (rows.device, device))
+        received = out.new_empty(out.shape, device=device)
+        self.dist.all_to_all_single(received, rows.to(device), out_counts, counts, group=self.group)
+        out.copy_(received)
+        return None

@@ -12,15 +12,23 @@ Names and shapes are those that users of the published balancer know. Every call
 the same ones, also a rank with nothing to compute, and its loss must depend on what reverse_route returns, so
 that its backward runs too.
 """
+import collections
+
 import torch
 
 from ._ranks import Ranks
 from ._stopwatch import Stopwatch
 from ._attention import attention
+from .plan import Segment, list_of
 from .scheduler import Scheduler, log
-from .transport import Exchange, move
+from .transport import Exchange, arrive, depart, move
 
 LAYERS = 24  # of a model that nobody described
+
+
+Piece = collections.namedtuple("Piece", "when lens")
+SplitSegments = collections.namedtuple("SplitSegments", "segments")
+FIRST, LAST, SPLIT = range(3)
 
 
 class Step:
@@ -39,6 +47,30 @@ class Step:
                 self.watch = Stopwatch(device)
             table = getattr(self.plan.core, kind)(self.ranks.rank, *arguments)
             self.exchanges[key] = Exchange(self.ranks, table, device, kind == "sequences", self.watch)
+        return self.exchanges[key]
+
+    def pieces(self):
+        """Held rows in runs, in order: chunks of split sequences, and whole sequences to be computed FIRST or LAST. The
+        first have about three quarters of the work, because q, k and v are three times as much as o. There always is a
+        split run, if an empty one: who has no part in the exchange still makes the call."""
+        if "pieces" not in self.exchanges:
+            work = sum(n * n for n, split in zip(self.plan.lens, self.plan.held_split) if not split)
+            out, done = [Piece(SPLIT, [])], 0
+            for n, split in zip(self.plan.lens, self.plan.held_split):
+                when = SPLIT if split else FIRST if 4 * done < 3 * work else LAST
+                done += 0 if split else n * n
+                if out[-1].when != when:
+                    out.append(Piece(when, []))
+                out[-1].lens.append(n)
+            self.exchanges["pieces"] = out
+        return self.exchanges["pieces"]
+
+    def split_segments(self, heads):
+        """What attention computes of split sequences, as a plan of its own."""
+        key = ("segments", heads)
+        if key not in self.exchanges:
+            rows = list_of(self.plan.core.segments(self.ranks.rank, heads, True), 5)
+            self.exchanges[key] = SplitSegments([Segment(*row) for row in rows])
         return self.exchanges[key]
 
     def seq_lens(self, device):
@@ -244,7 +276,29 @@ class SequenceBalancer:
         return step.plan.lens, flat.reshape(-1, heads, flat.shape[1])
 
     def attention(self, q, k, v, scale=None, step=None):
-        """pre_attn, knapformer.attention and post_attn: (rows, heads, head_dim), as held, in and out."""
+        """What pre_attn, knapformer.attention and post_attn do: (rows, heads, head_dim), as held, in and out. But whole
+        sequences are computed where they lie, while the rows of split ones travel: the first of them while q, k and v do, the
+        others while the outputs come back."""
         step = step or self.step
-        _, q, k, v = self.pre_attn(q, k, v, step)
-        return self.post_attn(attention(q, k, v, step.plan, scale), step)[1]
+        heads, head_dim = self._heads_of((q, k, v), step), q.shape[2]
+        exchange = step.exchange("ulysses", q.device, heads, True)
+        pieces = step.pieces()
+        sizes = [sum(piece.lens) for piece in pieces]
+        if sum(sizes) != len(q):
+            raise ValueError("q has %d rows, expected %d, those of plan.lens" % (len(q), sum(sizes)))
+        if not exchange.busy:
+            return attention(q, k, v, step.plan.lens, scale)
+        parts = list(zip(*(t.split(sizes) for t in (q, k, v))))
+
+        def compute(when):
+            return {i: attention(*parts[i], piece.lens, scale) for i, piece in enumerate(pieces) if piece.when == when}
+
+        split = [i for i, piece in enumerate(pieces) if piece.when == SPLIT]
+        departed = depart(exchange, [torch.cat(side).reshape(-1, head_dim) for side in zip(*(parts[i] for i in split))])
+        out = compute(FIRST)
+        o = attention(*arrive(departed), step.split_segments(heads), scale)
+        departed = depart(exchange.reversed, [o])
+        out.update(compute(LAST))
+        o = arrive(departed)[0].reshape(-1, heads, head_dim)
+        out.update(zip(split, o.split([sizes[i] for i in split])))
+        return torch.cat([out[i] for i in range(len(pieces))])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from collections.abc import Iterable, Sequence
-from typing import Any, SupportsIndex, TypedDict, overload
+from typing import Any, NamedTuple, SupportsIndex, TypedDict, overload
 from typing_extensions import Unpack
 
 import torch
@@ -10,7 +10,7 @@ from torch.distributed import ProcessGroup
 from ._attention import _Lens
 from ._ranks import Ranks
 from ._stopwatch import Stopwatch
-from .plan import Plan, _Affinity, _Bags
+from .plan import Plan, Segment, _Affinity, _Bags
 from .scheduler import Scheduler, _CostModel, _Level, _Log, _Path, _Profile
 from .transport import Exchange
 
@@ -35,15 +35,28 @@ class _More(TypedDict, total=False):  # of Scheduler.plan
     signature: int
     error: str | None
 
+class Piece(NamedTuple):
+    when: int
+    lens: list[int]
+
+class SplitSegments(NamedTuple):
+    segments: list[Segment]
+
+FIRST: int
+LAST: int
+SPLIT: int
+
 class Step:
     ranks: Ranks
     plan: Plan
     local_lens: Sequence[SupportsIndex]
-    exchanges: dict[tuple[Any, ...], Any]
+    exchanges: dict[Any, Any]
     watch: Stopwatch | None
     flat_shape: torch.Size | None
     def __init__(self, ranks: Ranks, plan: Plan, local_lens: Sequence[SupportsIndex]) -> None: ...
     def exchange(self, kind: str, device: torch.device, *arguments: int) -> Exchange: ...
+    def pieces(self) -> list[Piece]: ...
+    def split_segments(self, heads: int) -> SplitSegments: ...
     def seq_lens(self, device: torch.device) -> Tensor: ...
 
 class SequenceBalancer:

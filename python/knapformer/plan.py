@@ -143,12 +143,17 @@ class Plan:
     @property
     def held(self):
         if self._held is None:
-            self._held = list_of(self.core.held(self._here()), 3)
-        return self._held
+            self._held = list_of(self.core.held(self._here()), 4)
+        return [chunk[:3] for chunk in self._held]
 
     @property
     def lens(self):
         return [length for _, _, length in self.held]
+
+    @property
+    def held_split(self):
+        """Of each held chunk: is its sequence split?"""
+        return [bool(chunk[3]) for chunk in self._held] if self.held else []
 
     def rows(self):
         """(rows at home, rows held) of this rank."""

@@ -17,6 +17,7 @@ without rows.
 import threading
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from .plan import list_of
 
@@ -55,25 +56,20 @@ class Exchange:
 
     def move(self, tensors):
         """New tensors of n_out rows."""
-        size, carrier = _carrier(tensors)
-        rows = [_as_carrier(t, carrier, size) for t in tensors]
-        received = self._exchange(rows) if self.busy else None
-        out, column = [], 0
-        for tensor, row in zip(tensors, rows):
-            width = row.shape[1]
-            part = received[:, column:column + width] if self.busy else row[:0]
-            out.append(self._place(tensor, row, part))
-            column += width
-        return out
+        return self.launch(tensors).land()
 
-    def _exchange(self, rows):
-        send = _side_by_side(rows, self.send_index)
-        received = send.new_empty((len(self.recv_index), send.shape[1]))
-        paused = self.watch is not None and self.watch.pause()
-        self.ranks.all_to_all(received, send, self.recv_count, self.send_count)
-        if paused:
-            self.watch.on()
-        return received
+    def launch(self, tensors, later=False):
+        """Send them off. `later`: without waiting, so that others can compute until land()."""
+        size, carrier = _carrier(tensors)
+        flight = Flight(self, tensors, [_as_carrier(t, carrier, size) for t in tensors])
+        if self.busy:
+            flight.sent = _side_by_side(flight.rows, self.send_index)
+            flight.received = flight.sent.new_empty((len(self.recv_index), flight.sent.shape[1]))
+            paused = not later and self.watch is not None and self.watch.pause()
+            flight.work = self.ranks.all_to_all(flight.received, flight.sent, self.recv_count, self.send_count, later)
+            if paused:
+                self.watch.on()
+        return flight
 
     def _place(self, tensor, row, part):
         """What was received and what stays, as a tensor like `tensor`."""
@@ -90,6 +86,29 @@ class Exchange:
         for at, to, n in self.stay:
             out[to:to + n] = row[at:at + n]
         return _from_carrier(out, tensor, self.n_out)
+
+
+class Flight:
+    """Rows on their way: the buffers, and what to wait for."""
+
+    def __init__(self, exchange, tensors, rows):
+        self.exchange, self.tensors, self.rows = exchange, tensors, rows
+        self.sent = self.received = self.work = None
+
+    def land(self):
+        """The tensors, of n_out rows."""
+        exchange, column, out = self.exchange, 0, []
+        if self.work is not None:
+            paused = exchange.watch is not None and exchange.watch.pause()
+            self.work.wait()
+            if paused:
+                exchange.watch.on()
+        for tensor, row in zip(self.tensors, self.rows):
+            width = row.shape[1]
+            part = row[:0] if self.received is None else self.received[:, column:column + width]
+            out.append(exchange._place(tensor, row, part))
+            column += width
+        return out
 
 
 def _index(data, device):
@@ -183,6 +202,54 @@ def move(exchange, tensors, done=None):
         if tensor.device != device:
             raise ValueError("tensor %d is on %s, but tensor 0 on %s" % (i, tensor.device, device))
     return list(_Move.apply(exchange, done, *tensors))
+
+
+# --------------------------------------------------------------- a move with work in between
+#
+# depart() sends rows off and arrive() waits for them, as two nodes of the graph. What is computed between the two calls
+# runs while rows travel; and because the backward pass takes nodes in the opposite order, its gradients do, too: arrive's
+# backward sends, depart's waits. Between them go stand-ins of the right shape, one number each.
+
+
+class _Depart(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, exchange, box, *tensors):
+        ctx.box = box
+        box["flight"] = exchange.launch(tensors, later=True)
+        return tuple(_stand_in(t, exchange.n_out) for t in tensors)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *_):
+        return (None, None) + tuple(ctx.box.pop("back").land())
+
+
+class _Arrive(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, exchange, box, *stand_ins):
+        ctx.exchange, ctx.box = exchange, box
+        return tuple(box.pop("flight").land())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *gradients):
+        ctx.box["back"] = ctx.exchange.reversed.launch(gradients, later=True)
+        return (None, None) + tuple(_stand_in(g, ctx.exchange.n_out) for g in gradients)
+
+
+def _stand_in(tensor, n_rows):
+    return tensor.new_zeros(()).expand((n_rows,) + tuple(tensor.shape[1:]))
+
+
+def depart(exchange, tensors):
+    """Floating point tensors, all or none of which need gradients, set off. For arrive()."""
+    box = {}
+    return exchange, box, _Depart.apply(exchange, box, *tensors)
+
+
+def arrive(departed):
+    exchange, box, stand_ins = departed
+    return list(_Arrive.apply(exchange, box, *stand_ins))
 
 
 # ------------------------------------------------------------------- the two promised calls

@@ -140,6 +140,10 @@ def attention_is_the_same(bags, case, heads):
         x.grad = None
         balancer.plan_routing(torch.tensor(lens, dtype=torch.int64), heads * 4)
         _, held, _ = balancer.route(x)
+        q = held.detach().view(len(held), heads, 4)
+        seq_lens, *qkv = balancer.pre_attn(q, q.sin(), q.cos())
+        assert torch.equal(balancer.post_attn(knapformer.attention(*qkv, balancer.plan))[1],
+                           balancer.attention(q, q.sin(), q.cos())), "one call is not the three"
         out = balancer.reverse_route(stage(balancer, held, heads))
         (weight * out).sum().backward()
         assert torch.allclose(out, plain, atol=1e-12), (out - plain).abs().max()
@@ -179,6 +183,7 @@ def bad_input():
     refuses(lambda: balancer.pre_attn(q, q, torch.zeros(held, 2, 5)), "(%d, 2, 5)" % held)
     refuses(lambda: balancer.pre_attn(q, q, q.double()), "float64")
     refuses(lambda: balancer.pre_attn(*[torch.zeros(held + 1, 2, 4)] * 3), held + 1)
+    refuses(lambda: balancer.attention(*[torch.zeros(held + 1, 2, 4)] * 3), held + 1, held)
     balancer.pre_attn(q, q, q)
     refuses(lambda: balancer.post_attn(torch.zeros(held + 1, 2, 4)), held + 1)
 
