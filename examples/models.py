@@ -195,7 +195,8 @@ class Last(nn.Module):
 
 
 class Kinds:
-    """Which rows are text (tag 1) and which visual (0), and how many each sequence has of both."""
+    """Which rows are text (tag 1) and which visual (0), and how many each sequence has of both. Waits for a GPU,
+    once a step; the blocks do not."""
 
     def __init__(self, tag, lens):
         text = tag != 0
@@ -203,7 +204,7 @@ class Kinds:
         self.place = torch.cat(self.rows).argsort()  # of each row, where all text stands first
         ends = torch.tensor([0, *lens], device=tag.device).cumsum(0)
         self.lens = lens
-        self.text_lens = F.pad(text.cumsum(0), (1, 0))[ends].diff().tolist()  # the one wait for a GPU
+        self.text_lens = F.pad(text.cumsum(0), (1, 0))[ends].diff().tolist()
         self.visual_lens = [n - n_text for n, n_text in zip(lens, self.text_lens)]
 
     def split(self, x):

@@ -392,11 +392,12 @@ def place(args):
     devices = devices_of(args.gpus)
     if "RANK" not in os.environ:
         return None, len(devices), devices
-    rank, ranks, local_ranks = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-    if not args.gpus and devices[0] == "cpu":
-        devices = ["cpu"] * local_ranks
+    rank, ranks = int(os.environ["RANK"]), int(os.environ.get("WORLD_SIZE", 1))
+    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))  # where a launcher does not say, all are here
+    if not args.gpus:
+        devices = ["cpu"] * local_ranks if devices[0] == "cpu" else devices[:local_ranks]
     if len(devices) != local_ranks:
-        raise ValueError(f"--gpus has {len(devices)} devices, but torchrun started {local_ranks} ranks here")
+        raise ValueError(f"there are {len(devices)} devices for the {local_ranks} ranks that were started here")
     return rank, ranks, devices
 
 

@@ -37,6 +37,9 @@ PyObject *kfpy_none(kf_status status);
 ** None, (NULL, true). Raises ValueError where the size is another. */
 bool kfpy_array(PyObject *object, const char *name, int64_t n, size_t size, const void **out);
 
+/* A cost, which cannot be None. */
+bool kfpy_cost(PyObject *object, const kf_cost **out);
+
 /* The same for an array whose size says how many there are. */
 bool kfpy_list(PyObject *object, const char *name, size_t size, const void **out, int64_t *n);
 
@@ -51,6 +54,7 @@ typedef struct kfpy_door {
   bool taken;
 } kfpy_door;
 bool kfpy_enter(kfpy_door *door, const char *what);
+PyObject *kfpy_leave(kfpy_door *door, PyObject *result); /* returns result */
 
 /* Allocation and release of objects of heap types. */
 PyObject *kfpy_new(PyTypeObject *type);

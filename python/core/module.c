@@ -51,6 +51,14 @@ bool kfpy_array(PyObject *object, const char *name, int64_t n, size_t size, cons
   return false;
 }
 
+bool kfpy_cost(PyObject *object, const kf_cost **out) {
+  const void *data = NULL;
+  if (!kfpy_array(object, "cost", 1, sizeof(kf_cost), &data)) return false;
+  if (!data) PyErr_SetString(PyExc_ValueError, "cost: None, expected a cost");
+  *out = data;
+  return data;
+}
+
 PyObject *kfpy_text(char *text) {
   PyObject *out = PyUnicode_FromString(text);
   free(text);
@@ -69,10 +77,15 @@ bool kfpy_put(PyObject *dict, const char *key, PyObject *value) {
 
 bool kfpy_enter(kfpy_door *door, const char *what) {
   if (door->taken) {
-    PyErr_Format(PyExc_RuntimeError, "this %s is in use by another thread", what);
+    PyErr_Format(PyExc_RuntimeError, "this %s is in use, by another thread or by its caller", what);
     return false;
   }
   return door->taken = true;
+}
+
+PyObject *kfpy_leave(kfpy_door *door, PyObject *result) {
+  door->taken = false;
+  return result;
 }
 
 PyObject *kfpy_new(PyTypeObject *type) { return PyType_GenericAlloc(type, 0); }
@@ -158,13 +171,12 @@ static PyObject *cost(PyObject *module, PyObject *args) {
 static PyObject *cost_load(PyObject *module, PyObject *args) {
   (void)module;
   PyObject *from;
-  const void *cost_in;
+  const kf_cost *cost_in;
   const char *name, *text;
   Py_ssize_t n_bytes;
-  if (!PyArg_ParseTuple(args, "Oss#", &from, &name, &text, &n_bytes) ||
-      !kfpy_array(from, "cost", 1, sizeof(kf_cost), &cost_in))
+  if (!PyArg_ParseTuple(args, "Oss#", &from, &name, &text, &n_bytes) || !kfpy_cost(from, &cost_in))
     return NULL;
-  kf_cost out = *(const kf_cost *)cost_in;
+  kf_cost out = *cost_in;
   kf_status status = kf_fit_load(name, text, (size_t)n_bytes, &out);
   return status ? kfpy_raise(status) : kfpy_bytes(&out, 1, sizeof out);
 }
@@ -172,11 +184,9 @@ static PyObject *cost_load(PyObject *module, PyObject *args) {
 static PyObject *cost_work(PyObject *module, PyObject *args) {
   (void)module;
   PyObject *from;
-  const void *cost_in;
+  const kf_cost *cost_in;
   long long len;
-  if (!PyArg_ParseTuple(args, "OL", &from, &len) ||
-      !kfpy_array(from, "cost", 1, sizeof(kf_cost), &cost_in))
-    return NULL;
+  if (!PyArg_ParseTuple(args, "OL", &from, &len) || !kfpy_cost(from, &cost_in)) return NULL;
   return PyFloat_FromDouble(kf_cost_work(cost_in, len));
 }
 

@@ -30,14 +30,14 @@ static PyObject *planner_new(PyTypeObject *type, PyObject *args, PyObject *names
   long long max_chunk_size;
   int affinity;
   double budget_us;
-  const void *cost_in;
+  const kf_cost *cost_in;
   kf_bags *bags = NULL;
   kf_planner_options o = {0};
   if (!PyArg_ParseTuple(args, "OsOOLid", &cost, &bags_text, &speed, &mem_tokens, &max_chunk_size,
                         &affinity, &budget_us) ||
-      !kfpy_array(cost, "cost", 1, sizeof(kf_cost), &cost_in))
+      !kfpy_cost(cost, &cost_in))
     return NULL;
-  o.cost = *(const kf_cost *)cost_in;
+  o.cost = *cost_in;
   o.max_chunk_size = max_chunk_size;
   o.affinity = (kf_affinity)affinity;
   o.budget = kf_planner_budget(budget_us);
@@ -69,9 +69,7 @@ static PyObject *planner_plan(PyObject *object, PyObject *args) {
   Py_BEGIN_ALLOW_THREADS;
   status = kf_planner_plan(self->planner, &batch, &plan);
   Py_END_ALLOW_THREADS;
-  PyObject *out = status ? kfpy_raise(status) : kfpy_plan_copy(plan);
-  self->door.taken = false;
-  return out;
+  return kfpy_leave(&self->door, status ? kfpy_raise(status) : kfpy_plan_copy(plan));
 }
 
 static PyMethodDef planner_methods[] = {
@@ -89,8 +87,8 @@ typedef struct scheduler {
 static void call_log(void *user, kf_log_level level, const char *line) {
   scheduler *self = user;
   PyGILState_STATE state = PyGILState_Ensure();
-  PyObject *answer = PyObject_CallFunction(self->log, "is", (int)level, line);
-  if (!answer) PyErr_WriteUnraisable(self->log);
+  PyObject *answer = self->log ? PyObject_CallFunction(self->log, "is", (int)level, line) : NULL;
+  if (!answer && PyErr_Occurred()) PyErr_WriteUnraisable(self->log);
   Py_XDECREF(answer);
   PyGILState_Release(state);
 }
@@ -124,11 +122,25 @@ static PyObject *scheduler_new(PyTypeObject *type, PyObject *args, PyObject *nam
   return NULL;
 }
 
+/* A log may be a method of an object that has this scheduler. */
+static int scheduler_traverse(PyObject *object, visitproc visit, void *arg) {
+  Py_VISIT(((scheduler *)object)->log);
+  return 0;
+}
+
+static int scheduler_clear(PyObject *object) {
+  Py_CLEAR(((scheduler *)object)->log);
+  return 0;
+}
+
 static void scheduler_free(PyObject *object) {
   scheduler *self = (scheduler *)object;
+  PyTypeObject *type = Py_TYPE(object);
+  PyObject_GC_UnTrack(object);
   kf_scheduler_free(self->scheduler);
   Py_XDECREF(self->log);
-  kfpy_release(object);
+  PyObject_GC_Del(object);
+  Py_DECREF((PyObject *)type);
 }
 
 static PyObject *scheduler_plan(PyObject *object, PyObject *args) {
@@ -140,9 +152,7 @@ static PyObject *scheduler_plan(PyObject *object, PyObject *args) {
   Py_BEGIN_ALLOW_THREADS;
   status = kf_scheduler_plan(self->scheduler, &batch, &plan);
   Py_END_ALLOW_THREADS;
-  PyObject *out = status ? kfpy_raise(status) : kfpy_plan_copy(plan);
-  self->door.taken = false;
-  return out;
+  return kfpy_leave(&self->door, status ? kfpy_raise(status) : kfpy_plan_copy(plan));
 }
 
 /* Counters as a tuple of eight numbers, in the order of kf_counters. */
@@ -155,8 +165,10 @@ static PyObject *update_stats(PyObject *object, PyObject *args) {
   if (!PyArg_ParseTuple(args, "id(LLLLdddd)", &rank, &seconds, &memory, &limit, &tokens, &samples,
                         &c.plan_s, &c.route_s, &c.compute_s, &c.wait_s))
     return NULL;
+  if (!kfpy_enter(&self->door, "scheduler")) return NULL;
   c.memory_bytes = memory, c.memory_limit_bytes = limit, c.tokens = tokens, c.samples = samples;
-  return kfpy_none(kf_scheduler_update_stats(self->scheduler, rank, seconds, &c));
+  return kfpy_leave(&self->door,
+                    kfpy_none(kf_scheduler_update_stats(self->scheduler, rank, seconds, &c)));
 }
 
 static PyObject *reported(PyObject *object, PyObject *args) {
@@ -164,8 +176,10 @@ static PyObject *reported(PyObject *object, PyObject *args) {
   int rank;
   double seconds;
   kf_counters c;
-  if (!PyArg_ParseTuple(args, "i", &rank)) return NULL;
-  if (!kf_scheduler_reported(self->scheduler, rank, &seconds, &c)) Py_RETURN_NONE;
+  if (!PyArg_ParseTuple(args, "i", &rank) || !kfpy_enter(&self->door, "scheduler")) return NULL;
+  int given = kf_scheduler_reported(self->scheduler, rank, &seconds, &c);
+  kfpy_leave(&self->door, NULL);
+  if (!given) Py_RETURN_NONE;
   return Py_BuildValue("(d(LLLLdddd))", seconds, (long long)c.memory_bytes,
                        (long long)c.memory_limit_bytes, (long long)c.tokens, (long long)c.samples,
                        c.plan_s, c.route_s, c.compute_s, c.wait_s);
@@ -173,46 +187,62 @@ static PyObject *reported(PyObject *object, PyObject *args) {
 
 static PyObject *settle(PyObject *object, PyObject *unused) {
   (void)unused;
-  return kfpy_none(kf_scheduler_settle(((scheduler *)object)->scheduler));
+  scheduler *self = (scheduler *)object;
+  if (!kfpy_enter(&self->door, "scheduler")) return NULL;
+  return kfpy_leave(&self->door, kfpy_none(kf_scheduler_settle(self->scheduler)));
 }
 
 static PyObject *steps(PyObject *object, PyObject *unused) {
   (void)unused;
-  return PyLong_FromLongLong(kf_scheduler_steps(((scheduler *)object)->scheduler));
+  scheduler *self = (scheduler *)object;
+  if (!kfpy_enter(&self->door, "scheduler")) return NULL;
+  return kfpy_leave(&self->door, PyLong_FromLongLong(kf_scheduler_steps(self->scheduler)));
 }
 
 static PyObject *hash(PyObject *object, PyObject *unused) {
   (void)unused;
-  return PyLong_FromUnsignedLongLong(kf_scheduler_hash(((scheduler *)object)->scheduler));
+  scheduler *self = (scheduler *)object;
+  if (!kfpy_enter(&self->door, "scheduler")) return NULL;
+  return kfpy_leave(&self->door, PyLong_FromUnsignedLongLong(kf_scheduler_hash(self->scheduler)));
 }
 
 static PyObject *new_epoch(PyObject *object, PyObject *unused) {
   (void)unused;
-  kf_scheduler_new_epoch(((scheduler *)object)->scheduler);
-  Py_RETURN_NONE;
+  scheduler *self = (scheduler *)object;
+  if (!kfpy_enter(&self->door, "scheduler")) return NULL;
+  kf_scheduler_new_epoch(self->scheduler);
+  return kfpy_leave(&self->door, kfpy_none(KF_OK));
 }
 
 static PyObject *metrics(PyObject *object, PyObject *args) {
-  const kf_metrics *m = kf_scheduler_metrics(((scheduler *)object)->scheduler);
+  scheduler *self = (scheduler *)object;
   int prometheus;
   char *text = NULL;
-  if (!PyArg_ParseTuple(args, "p", &prometheus)) return NULL;
+  if (!PyArg_ParseTuple(args, "p", &prometheus) || !kfpy_enter(&self->door, "scheduler"))
+    return NULL;
+  const kf_metrics *m = kf_scheduler_metrics(self->scheduler);
   kf_status status = prometheus ? kf_metrics_prometheus(m, &text) : kf_metrics_json(m, &text);
-  return status ? kfpy_raise(status) : kfpy_text(text);
+  return kfpy_leave(&self->door, status ? kfpy_raise(status) : kfpy_text(text));
 }
 
 /* The cost that plans are made with, and how often it was refitted. */
 static PyObject *learned(PyObject *object, PyObject *unused) {
   (void)unused;
-  const kf_metrics *m = kf_scheduler_metrics(((scheduler *)object)->scheduler);
-  return Py_BuildValue("(NL)", kfpy_bytes(&m->cost, 1, sizeof m->cost), (long long)m->refits);
+  scheduler *self = (scheduler *)object;
+  if (!kfpy_enter(&self->door, "scheduler")) return NULL;
+  const kf_metrics *m = kf_scheduler_metrics(self->scheduler);
+  return kfpy_leave(&self->door, Py_BuildValue("(NL)", kfpy_bytes(&m->cost, 1, sizeof m->cost),
+                                               (long long)m->refits));
 }
 
 static PyObject *save(PyObject *object, PyObject *unused) {
   (void)unused;
+  scheduler *self = (scheduler *)object;
   void *data;
   size_t n_bytes;
-  kf_status status = kf_scheduler_save(((scheduler *)object)->scheduler, &data, &n_bytes);
+  if (!kfpy_enter(&self->door, "scheduler")) return NULL;
+  kf_status status = kf_scheduler_save(self->scheduler, &data, &n_bytes);
+  kfpy_leave(&self->door, NULL);
   if (status) return kfpy_raise(status);
   PyObject *out = kfpy_bytes(data, (int64_t)n_bytes, 1);
   free(data);
@@ -220,11 +250,14 @@ static PyObject *save(PyObject *object, PyObject *unused) {
 }
 
 static PyObject *restore(PyObject *object, PyObject *args) {
+  scheduler *self = (scheduler *)object;
   const char *name, *data;
   Py_ssize_t n_bytes;
-  if (!PyArg_ParseTuple(args, "sy#", &name, &data, &n_bytes)) return NULL;
-  return kfpy_none(
-    kf_scheduler_restore(((scheduler *)object)->scheduler, name, data, (size_t)n_bytes));
+  if (!PyArg_ParseTuple(args, "sy#", &name, &data, &n_bytes) ||
+      !kfpy_enter(&self->door, "scheduler"))
+    return NULL;
+  return kfpy_leave(&self->door,
+                    kfpy_none(kf_scheduler_restore(self->scheduler, name, data, (size_t)n_bytes)));
 }
 
 static PyMethodDef scheduler_methods[] = {
@@ -256,13 +289,15 @@ bool kfpy_planner_init(PyObject *module) {
   static PyType_Slot scheduler_slots[] = {
     {Py_tp_new, scheduler_new},
     {Py_tp_dealloc, scheduler_free},
+    {Py_tp_traverse, scheduler_traverse},
+    {Py_tp_clear, scheduler_clear},
     {Py_tp_methods, scheduler_methods},
     {Py_tp_doc, "Scheduler(ranks, config, cost, speeds, mem_tokens, log)"},
     {0, NULL}};
   static PyType_Spec planner_spec = {"knapformer._core.Planner", sizeof(planner), 0,
                                      Py_TPFLAGS_DEFAULT, planner_slots};
   static PyType_Spec scheduler_spec = {"knapformer._core.Scheduler", sizeof(scheduler), 0,
-                                       Py_TPFLAGS_DEFAULT, scheduler_slots};
+                                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, scheduler_slots};
   return add_type(module, "Planner", &planner_spec) &&
          add_type(module, "Scheduler", &scheduler_spec);
 }

@@ -14,7 +14,8 @@ static PyObject *sampler_new(PyTypeObject *type, PyObject *args, PyObject *names
   (void)names;
   PyObject *cost, *len;
   const char *rule;
-  const void *cost_in, *len_in;
+  const kf_cost *cost_in;
+  const void *len_in;
   int power, mode, keep_all;
   long long mem_tokens, match_len, window;
   unsigned long long seed;
@@ -23,12 +24,11 @@ static PyObject *sampler_new(PyTypeObject *type, PyObject *args, PyObject *names
   if (!PyArg_ParseTuple(args, "sOLLdidiiKLpO", &rule, &cost, &mem_tokens, &match_len,
                         &o.bucket.comp_s, &power, &o.bucket.p, &o.bucket.n_ranks, &mode, &seed,
                         &window, &keep_all, &len) ||
-      !kfpy_array(cost, "cost", 1, sizeof(kf_cost), &cost_in) ||
-      !kfpy_list(len, "lens", 8, &len_in, &n))
+      !kfpy_cost(cost, &cost_in) || !kfpy_list(len, "lens", 8, &len_in, &n))
     return NULL;
   kf_status status = kf_rule_parse(rule, &o.bucket.rule);
   if (status) return kfpy_raise(status);
-  o.bucket.cost = *(const kf_cost *)cost_in;
+  o.bucket.cost = *cost_in;
   o.bucket.mem_tokens = mem_tokens;
   o.bucket.match_len = match_len;
   o.bucket.power = (kf_power)power;
@@ -79,20 +79,18 @@ static PyObject *next(PyObject *object, PyObject *unused) {
                        kfpy_bytes(s->sample, s->batch.n_seqs, 8));
 }
 
-static PyObject *steps(PyObject *object, PyObject *unused) {
-  (void)unused;
-  const kf_sampler *s = ((sampler *)object)->sampler;
-  return Py_BuildValue("(LL)", (long long)kf_sampler_step(s), (long long)kf_sampler_steps(s));
+static PyObject *read_steps(const kf_sampler *sampled) {
+  return Py_BuildValue("(LL)", (long long)kf_sampler_step(sampled),
+                       (long long)kf_sampler_steps(sampled));
 }
 
 static PyObject *set_cost(PyObject *object, PyObject *args) {
   sampler *self = (sampler *)object;
   PyObject *cost;
-  const void *cost_in;
+  const kf_cost *cost_in;
   long long at;
   kf_status status;
-  if (!PyArg_ParseTuple(args, "LO", &at, &cost) ||
-      !kfpy_array(cost, "cost", 1, sizeof(kf_cost), &cost_in) ||
+  if (!PyArg_ParseTuple(args, "LO", &at, &cost) || !kfpy_cost(cost, &cost_in) ||
       !kfpy_enter(&self->door, "sampler"))
     return NULL;
   Py_BEGIN_ALLOW_THREADS;
@@ -102,11 +100,10 @@ static PyObject *set_cost(PyObject *object, PyObject *args) {
   return kfpy_none(status);
 }
 
-static PyObject *save(PyObject *object, PyObject *unused) {
-  (void)unused;
+static PyObject *read_save(const kf_sampler *sampled) {
   void *data;
   size_t n_bytes;
-  kf_status status = kf_sampler_save(((sampler *)object)->sampler, &data, &n_bytes);
+  kf_status status = kf_sampler_save(sampled, &data, &n_bytes);
   if (status) return kfpy_raise(status);
   PyObject *out = kfpy_bytes(data, (int64_t)n_bytes, 1);
   free(data);
@@ -117,19 +114,19 @@ static PyObject *restore(PyObject *object, PyObject *args) {
   sampler *self = (sampler *)object;
   const char *name, *data;
   Py_ssize_t n_bytes;
-  if (!PyArg_ParseTuple(args, "sy#", &name, &data, &n_bytes)) return NULL;
-  return kfpy_none(kf_sampler_restore(self->sampler, name, data, (size_t)n_bytes));
+  if (!PyArg_ParseTuple(args, "sy#", &name, &data, &n_bytes) || !kfpy_enter(&self->door, "sampler"))
+    return NULL;
+  return kfpy_leave(&self->door,
+                    kfpy_none(kf_sampler_restore(self->sampler, name, data, (size_t)n_bytes)));
 }
 
-static PyObject *hash(PyObject *object, PyObject *unused) {
-  (void)unused;
-  return PyLong_FromUnsignedLongLong(kf_sampler_hash(((sampler *)object)->sampler));
+static PyObject *read_hash(const kf_sampler *sampled) {
+  return PyLong_FromUnsignedLongLong(kf_sampler_hash(sampled));
 }
 
-static PyObject *figures(PyObject *object, PyObject *unused) {
-  (void)unused;
+static PyObject *read_figures(const kf_sampler *sampled) {
   kf_epoch e;
-  kf_status status = kf_sampler_figures(((sampler *)object)->sampler, &e);
+  kf_status status = kf_sampler_figures(sampled, &e);
   if (status) return kfpy_raise(status);
   return Py_BuildValue(
     "{sLsLsLsLsLsLsLsLsLsLsLsLsdsdsdsdsdsdsd}", "epoch", (long long)e.epoch, "steps",
@@ -144,9 +141,8 @@ static PyObject *figures(PyObject *object, PyObject *unused) {
     e.predicted_tokens_per_s);
 }
 
-static PyObject *buckets(PyObject *object, PyObject *unused) {
-  (void)unused;
-  const kf_buckets *b = kf_sampler_buckets(((sampler *)object)->sampler);
+static PyObject *read_buckets(const kf_sampler *sampled) {
+  const kf_buckets *b = kf_sampler_buckets(sampled);
   PyObject *out = PyList_New(0);
   for (int64_t i = 0; out && i < b->n; i++) {
     PyObject *row =
@@ -159,6 +155,38 @@ static PyObject *buckets(PyObject *object, PyObject *unused) {
     Py_XDECREF(row);
   }
   return out;
+}
+
+/* Also what only reads must be alone: another thread may be inside, without the GIL. */
+static PyObject *read_alone(PyObject *object, PyObject *(*read)(const kf_sampler *)) {
+  sampler *self = (sampler *)object;
+  if (!kfpy_enter(&self->door, "sampler")) return NULL;
+  return kfpy_leave(&self->door, read(self->sampler));
+}
+
+static PyObject *steps(PyObject *object, PyObject *unused) {
+  (void)unused;
+  return read_alone(object, read_steps);
+}
+
+static PyObject *save(PyObject *object, PyObject *unused) {
+  (void)unused;
+  return read_alone(object, read_save);
+}
+
+static PyObject *hash(PyObject *object, PyObject *unused) {
+  (void)unused;
+  return read_alone(object, read_hash);
+}
+
+static PyObject *figures(PyObject *object, PyObject *unused) {
+  (void)unused;
+  return read_alone(object, read_figures);
+}
+
+static PyObject *buckets(PyObject *object, PyObject *unused) {
+  (void)unused;
+  return read_alone(object, read_buckets);
 }
 
 static PyMethodDef methods[] = {

@@ -58,7 +58,8 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any, scal
         refuses, run = BACKENDS[name]
         wanted = refuses(q, scale)
         if not wanted:
-            return run(q, k, v, shapes, scale) if q.numel() else q + k + v
+            # Under autocast torch's own returns another type than q's; ranks with and without rows must agree.
+            return run(q, k, v, shapes, scale).to(q.dtype) if q.numel() else q + k + v
     raise ValueError(f'backend "{backend}" got {q.dtype} on {q.device}, head_dim {q.shape[-1]}, '
                      f"scale {scale}, expected {wanted}")
 

@@ -27,11 +27,20 @@ class Ranks:
         if self.rank < 0:
             raise ValueError("this process is not in the group it was given")
 
-    def device(self):
-        """Where what is exchanged must live: on the CPU if the backend takes that, else on the current GPU."""
-        import torch
+    def moves(self, kind):
+        """Does the group's backend exchange tensors of this kind of device, "cpu" or "cuda"? It may have one for each, as in
+        "cpu:gloo,cuda:nccl"; and gloo and MPI are of the CPU."""
         backend = str(self.dist.get_backend(self.group)).lower()
-        return torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")
+        if ":" in backend:
+            backend = dict(pair.split(":") for pair in backend.split(",")).get(kind, "none")
+        if backend in ("gloo", "mpi"):
+            return kind == "cpu"
+        return backend == "undefined" or (backend != "none" and kind != "cpu")  # undefined: torch chooses, one for each
+
+    def device(self):
+        """Where small records live: on the CPU if that is exchanged, else on the current GPU."""
+        import torch
+        return torch.device("cpu") if self.moves("cpu") else torch.device("cuda", torch.cuda.current_device())
 
     def gather(self, record):
         """Every rank's record (a bytearray of 8 n bytes, as long on all), one after the other, as bytes."""
@@ -49,12 +58,12 @@ class Ranks:
         """rows (n, w): counts[q] of them go to rank q, and out gets out_counts[q] from rank q. A backend of the CPU moves
         rows of a GPU by way of it; one of GPUs refuses those of the CPU. `later`: returns something to wait() for, or
         None if it is done."""
-        device = self.device()
-        if rows.device.type == device.type:
+        if self.moves(rows.device.type):
             return self.dist.all_to_all_single(out, rows, out_counts, counts, group=self.group, async_op=later)
-        if device.type != "cpu":
-            raise ValueError("rows are on %s, but the process group moves those of %s" % (rows.device, device))
-        received = out.new_empty(out.shape, device=device)
-        self.dist.all_to_all_single(received, rows.to(device), out_counts, counts, group=self.group)
+        if not self.moves("cpu"):
+            raise ValueError("rows are on %s, which the process group's backend %s does not move" %
+                             (rows.device, self.dist.get_backend(self.group)))
+        received = out.new_empty(out.shape, device="cpu")
+        self.dist.all_to_all_single(received, rows.cpu(), out_counts, counts, group=self.group)
         out.copy_(received)
         return None

@@ -20,7 +20,7 @@ from ._ranks import Ranks
 from ._stopwatch import Stopwatch
 from ._attention import attention
 from .plan import Segment, list_of
-from .scheduler import Scheduler, log
+from .scheduler import WRONG, Scheduler, bag_sizes, log
 from .transport import Exchange, arrive, depart, move
 
 LAYERS = 24  # of a model that nobody described
@@ -146,18 +146,27 @@ class SequenceBalancer:
         profiles: (kind, resolution, frames) of each, as numbers, where the scheduler is to learn by class.
         Further arguments are those of Scheduler.plan."""
         error = more.pop("error", None)
-        if isinstance(local_seq_lens, torch.Tensor):
-            local_seq_lens = local_seq_lens.tolist()
-        if not isinstance(token_dim, int) or token_dim < 1:
-            error = "token_dim %r, expected a positive whole number" % (token_dim,)
         self._report()
-        if self._own and error is None:
-            self._make_scheduler(token_dim)
+        try:  # what is wrong here, every rank shall hear
+            if isinstance(local_seq_lens, torch.Tensor):
+                local_seq_lens = local_seq_lens.tolist()
+            local_seq_lens = list(local_seq_lens)
+            if not isinstance(token_dim, int) or token_dim < 1:
+                raise ValueError("token_dim %r, expected a positive whole number" % (token_dim,))
+            if self._own:
+                self._make_scheduler(token_dim)
+        except WRONG as problem:
+            error = error or str(problem)
         plan = self.scheduler.plan(local_seq_lens, profiles, error=error, **more)
         if self._real_heads:
             plan.set_heads(self._real_heads)
         self._step = Step(self.group, plan, local_seq_lens)
         return plan
+
+    def settle(self):
+        """After the last step, and before the scheduler's state is saved: learn from the last step's times, too. Collective."""
+        self._report()
+        self.scheduler.settle()
 
     def _report(self):
         """Tell the scheduler how long this rank was busy in the last step, if all of it was seen: a forward
@@ -183,6 +192,8 @@ class SequenceBalancer:
         """This rank's sequences, one after the other (rows, ..), and features of the same rows, of any type
         and width, travel to where they are computed. Returns (chunk_lens, seqs, features): the rows of each
         chunk that this rank now holds, and the rows."""
+        if isinstance(packed_features, torch.Tensor):
+            raise ValueError("packed_features is a tensor, expected a list of tensors")
         features = list(packed_features or [])
         step = self.step
         exchange = step.exchange("route", packed_seqs.device)
@@ -197,6 +208,9 @@ class SequenceBalancer:
                 watch.complete = True
 
         held = move(exchange, [packed_seqs] + features, done)
+        if not self._own and torch.is_grad_enabled() and not held[0].requires_grad and held[0].is_floating_point():
+            # Data has no gradient, so nothing would tell when the backward pass is through.
+            held[0].requires_grad_().register_hook(lambda _: done("begin backward") or done("backward"))
         return step.plan.lens, held[0], held[1:] if packed_features is not None else None
 
     def route_sequences(self, values):
@@ -240,6 +254,15 @@ class SequenceBalancer:
         step.plan.set_heads(heads)
         return heads
 
+    def _share(self, heads):
+        """Heads that a rank of this one's bag has of a sequence, about: the shape of nothing, where it has none."""
+        sizes = bag_sizes(self.scheduler.bags)
+        rank = self.group.rank % sum(sizes)
+        for size in sizes:
+            rank -= size
+            if rank < 0:
+                return max(1, heads // size)
+
     def pre_attn(self, q, k, v, step=None):
         """Held rows with all heads (rows, heads, head_dim) become whole sequences with this rank's heads of
         each. Returns (seq_lens, q, k, v), seq_lens a tensor with the rows of each. With fixed bags of equal
@@ -256,8 +279,10 @@ class SequenceBalancer:
             flat = move(exchange, flat)
         segments = step.plan.segments
         step.flat_shape = flat[0].shape
-        if not step.plan.facts["auto"] and segments and all(s.heads == segments[0].heads for s in segments):
-            flat = [t.reshape(-1, segments[0].heads, head_dim) for t in flat]
+        own = {s.heads for s in segments} or {self._share(heads)}
+        if not step.plan.facts["auto"] and len(own) == 1:
+            shape = (sum(s.rows for s in segments), own.pop(), head_dim)
+            flat = [t.reshape(shape) for t in flat]
         return (step.seq_lens(q.device),) + tuple(flat)
 
     def post_attn(self, o, step=None):

@@ -17,8 +17,8 @@ optimiser, sees the rank's own sequences as always.
     anything else                                                       as it is
     returns (T, D')          or a list or tuple of such                 go home
 
-Which tensors have T rows and which have S is agreed over all ranks and steps: a coincidence on one rank means
-nothing.
+Tensors may stand in lists, tuples and dicts. Which have T rows and which have S is agreed over all ranks and
+steps, by the name of the argument: a coincidence on one rank means nothing.
 """
 import hashlib
 import operator
@@ -32,8 +32,8 @@ MOST_TENSORS = 30  # that are looked at: two votes each
 
 class HeldLens(list):
     """The rows of each held chunk, and the step they belong to: who computes a block again in the backward pass
-    (activation checkpointing) hands these on."""
-    step = None
+    (activation checkpointing) hands these on. Where lengths are a tensor, that has the attribute."""
+    knapformer_step = None
 
 
 class Handle:
@@ -41,7 +41,7 @@ class Handle:
 
     def __init__(self, stage, attentions, scheduler, log):
         self.balancer, self.scheduler, self._log = SequenceBalancer(scheduler=scheduler), scheduler, log
-        self._fates = [3] * MOST_TENSORS  # of each further tensor: 1 may be per token, 2 may be per sequence
+        self._fates = {}  # of each further tensor, by name: 1 may be per token, 2 may be per sequence, 3 both
         self._logged = -1
         self._before = []
         self._replace(stage, self._stage(stage.forward))
@@ -53,6 +53,7 @@ class Handle:
         return self.balancer.plan
 
     def _replace(self, module, forward):
+        forward.knapformer = self
         self._before.append((module, module.__dict__.get("forward")))
         module.forward = forward
 
@@ -65,6 +66,10 @@ class Handle:
                 module.forward = forward
         self._before = []
 
+    def settle(self):
+        """After the last step, and before the scheduler's state is saved. Collective."""
+        self.balancer.settle()
+
     def __enter__(self):
         return self
 
@@ -75,10 +80,14 @@ class Handle:
 
     def _attention(self, original):
         def forward(q, k, v, lens=None, *more, **named):
-            step = getattr(lens, "step", None)
+            step = getattr(lens, "knapformer_step", None)
             if step is None and self.plan is None:  # never was in a balanced stage
                 return original(q, k, v, lens, *more, **named)
-            return self.balancer.attention(q, k, v, named.get("scale"), step)
+            scale = named.pop("scale", None)
+            if any(value is not None for value in more) or any(value is not None for value in named.values()):
+                raise ValueError("attention was called with %s, expected q, k, v, lens and maybe scale: masks and dropout cannot be "
+                                 "balanced" % ", ".join([_describe(value) for value in more] + sorted(named)))
+            return self.balancer.attention(q, k, v, scale, step)
         return forward
 
     # ---------------------------------------------------------------------------- stage
@@ -86,30 +95,33 @@ class Handle:
     def _stage(self, original):
         def forward(x, lens, *more, **named):
             own, error = _lens_list(lens)
-            tensors, put_back = _tensors(more, named)
+            found = dict(_find((more, named)))
+            names, tensors = list(found), list(found.values())
             if not isinstance(x, torch.Tensor) or x.dim() < 2:
                 error = "the token stage was called with %s, expected packed tokens (rows, width)" % _describe(x)
             elif error is None and sum(own) != len(x):
                 error = "lens add up to %d, but x has %d rows" % (sum(own), len(x))
-            self._plan(own, x, tensors, error)
-            held_lens, x, tensors = self._route(x, tensors)
+            self._plan(own, x, names, tensors, error)
+            held_lens, x, tensors = self._route(x, names, tensors)
             if isinstance(lens, torch.Tensor):
                 held_lens = torch.tensor(held_lens, dtype=lens.dtype, device=lens.device)
-            more, named = put_back(tensors)
+                held_lens.knapformer_step = self.balancer.step
+            more, named = _put_back((more, named), dict(zip(names, tensors)))
             return self._reverse(original(x, held_lens, *more, **named))
         return forward
 
-    def _plan(self, lens, x, tensors, error):
+    def _plan(self, lens, x, names, tensors, error):
         votes, text = 0, []
         if error is None:
-            text = [_kind(t) for t in [x] + tensors]
+            text = [_kind(t) for t in [x] + tensors] + names
             for i, t in enumerate(tensors[:MOST_TENSORS]):
                 rows = t.shape[0] if t.dim() else -1
                 votes |= ((rows == len(x)) | (rows == len(lens)) << 1) << 2 * i
         signature = int.from_bytes(hashlib.blake2b(repr(text).encode(), digest_size=8).digest(), "little")
         self.balancer.plan_routing(lens, x.shape[-1] if error is None else 1, votes=votes, signature=signature, error=error)
-        for i in range(MOST_TENSORS):
-            self._fates[i] &= self.scheduler.votes >> 2 * i
+        for i, name in enumerate(names):
+            agreed = self.scheduler.votes >> 2 * i & 3 if i < MOST_TENSORS else 0
+            self._fates[name] = self._fates.get(name, 3) & agreed
         self._tell()
 
     def _tell(self):
@@ -120,8 +132,8 @@ class Handle:
                 self._logged = metrics["step"]
                 self._log(metrics)
 
-    def _route(self, x, tensors):
-        fates = [fate & 3 for fate in self._fates[:len(tensors)]] + [0] * (len(tensors) - MOST_TENSORS)
+    def _route(self, x, names, tensors):
+        fates = [self._fates[name] for name in names]
         per_token = [i for i, fate in enumerate(fates) if fate & 1]
         per_sequence = [i for i, fate in enumerate(fates) if fate == 2]
         lens, x, moved = self.balancer.route(x, [tensors[i] for i in per_token])
@@ -133,7 +145,7 @@ class Handle:
             for i, t in zip(per_sequence, moved):
                 tensors[i] = t
         held = HeldLens(lens)
-        held.step = self.balancer.step
+        held.knapformer_step = self.balancer.step
         return held, x, tensors
 
     def _reverse(self, out):
@@ -151,15 +163,19 @@ def attach_to_trainer(trainer, scheduler, stage=None, attention=None, log=None):
     scheduler  a Scheduler of the process group's ranks and of the model's heads
     stage      the token stage: a submodule or its name; by default the one whose class says
                `packed_tokens = True`
-    attention  what computes attention inside of it, as forward(q, k, v, lens) of (rows, heads, head_dim): a class, or
-               the last part of the submodules' names; by default knapformer.nn.PackedAttention
+    attention  what computes attention inside of it, as forward(q, k, v, lens, scale=None) of (rows, heads, head_dim), a softmax
+               without mask or dropout: a class, or the last part of the submodules' names; by default
+               knapformer.nn.PackedAttention
     log        called with the metrics of each step, a dict (doc/metrics.md), as soon as they are known
 
     Every rank attaches, and every rank calls the stage equally often. Returns a Handle; its detach() undoes all.
     """
     model = _model_of(trainer)
     stage = _stage_of(model, stage)
-    return Handle(stage, _attentions_of(stage, attention), scheduler, log)
+    attentions = _attentions_of(stage, attention)
+    if any(hasattr(module.forward, "knapformer") for module in [stage] + attentions):
+        raise ValueError("this model is attached already, expected detach() of that first")
+    return Handle(stage, attentions, scheduler, log)
 
 
 def _model_of(trainer):
@@ -216,16 +232,25 @@ def _describe(value):
     return "a %s" % type(value).__name__
 
 
-def _tensors(more, named):
-    """All tensors among arguments, and how to put others in their places."""
-    places = [i for i, value in enumerate(more) if isinstance(value, torch.Tensor)]
-    names = [name for name in sorted(named) if isinstance(named[name], torch.Tensor)]
+def _find(value, name=""):
+    """(name, tensor) of all tensors in arguments, lists, tuples and dicts among them."""
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif isinstance(value, dict):
+        for key in sorted(value, key=str):
+            yield from _find(value[key], "%s.%s" % (name, key))
+    elif isinstance(value, (list, tuple)):
+        for i, item in enumerate(value):
+            yield from _find(item, "%s.%d" % (name, i))
 
-    def put_back(tensors):
-        args, kwargs = list(more), dict(named)
-        for i, tensor in zip(places, tensors):
-            args[i] = tensor
-        kwargs.update(zip(names, tensors[len(places):]))
-        return args, kwargs
 
-    return [more[i] for i in places] + [named[name] for name in names], put_back
+def _put_back(value, tensors, name=""):
+    """The same arguments with other tensors in their places."""
+    if isinstance(value, torch.Tensor):
+        return tensors[name]
+    if isinstance(value, dict):
+        return type(value)((key, _put_back(item, tensors, "%s.%s" % (name, key))) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        items = [_put_back(item, tensors, "%s.%d" % (name, i)) for i, item in enumerate(value)]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value

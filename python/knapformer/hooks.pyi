@@ -22,7 +22,7 @@ class _HasModule(Protocol):
     def module(self) -> Module | None: ...
 
 class HeldLens(list[int]):
-    step: Step | None
+    knapformer_step: Step | None
 
 class Handle:
     balancer: SequenceBalancer
@@ -32,6 +32,7 @@ class Handle:
     @property
     def plan(self) -> Plan | Any: ...  # None before the first step
     def detach(self) -> None: ...
+    def settle(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *_: object) -> None: ...
 

@@ -33,6 +33,7 @@ COUNTERS = ("memory_bytes", "memory_limit_bytes", "tokens", "samples", "plan_s",
 HEAD = struct.Struct("=24sQqqqQqdqqqqdddd248s")
 Head = collections.namedtuple("Head", ("version", "hash", "n", "flags", "votes", "signature", "given", "seconds") + COUNTERS + ("reason",))
 PROFILES, ROOM = 1, 64
+WRONG = (TypeError, ValueError, OverflowError)  # what rubbish among lengths and records raises
 
 log = logging.getLogger("knapformer")
 
@@ -89,9 +90,9 @@ class Scheduler:
             lens, profiles, homes = _read_chunks(chunks)
             if self.group.size > 1:
                 _check_homes(homes, self.group.rank)
-        except ValueError as problem:  # every rank hears of it
+        except WRONG as problem:  # every rank hears of it
             if self.group.size == 1:
-                raise
+                raise ValueError(str(problem)) from None
             error, lens, profiles = str(problem), [], None
         if self.group.size > 1:
             return self.plan(lens, profiles, error=error)
@@ -112,8 +113,8 @@ class Scheduler:
         """(rank_off, len, profile) of all ranks, and the times of the last step handed over."""
         if error is None:
             try:
-                lens = ints(lens)
-            except ValueError as problem:
+                lens, profiles = ints(lens), _pack_profiles(profiles, len(lens))
+            except WRONG as problem:
                 error = str(problem)
         if error is not None:
             lens, profiles = b"", None
@@ -125,7 +126,7 @@ class Scheduler:
             record = bytearray(size)
             record[:len(lens)] = lens
             if profiles:
-                record[8 * most:8 * most + 2 * len(lens)] = b"".join(struct.pack("=iiii", *p, 0) for p in profiles)
+                record[8 * most:8 * most + len(profiles)] = profiles
             everything = self.group.gather(record)
         rank_off, parts, packed = [0], [], []
         for rank, head in enumerate(heads):
@@ -233,19 +234,20 @@ def _rank_count(ranks, group, bags):
     if ranks is None and group.size > 1:
         return group.size
     if ranks is None:
-        return _bag_ranks(bags)
+        return sum(bag_sizes(bags))
     if group.size > 1 and ranks != group.size:
         raise ValueError("ranks: %d, but the process group has %d" % (ranks, group.size))
     return ranks
 
 
-def _bag_ranks(bags):
-    """How many ranks a spec has by itself: the sum of a list, or of size times number."""
+def bag_sizes(bags):
+    """The sizes of the bags that a spec has by itself; of "auto" one of one rank."""
     if bags.startswith("["):
-        return sum(int(size) for size in bags.strip("[] ").split(","))
+        return [int(size) for size in bags.strip("[] ").split(",")]
     if bags.startswith("g"):
-        return sum(int(a) * int(b) for a, b in (part.strip()[1:].split("n") for part in bags.split("+")))
-    return 1
+        pairs = (part.strip()[1:].split("n") for part in bags.split("+"))
+        return [int(size) for size, number in pairs for _ in range(int(number))]
+    return [int(bags)] if bags.isdigit() else [1]
 
 
 def _starting_cost(found, model, ranks):
@@ -314,6 +316,17 @@ def _deal(lens, profiles, homes, ranks):
         rank_off[r + 1] += rank_off[r]
     packed = None if profiles is None else array("i", [x for p in profiles for x in p]).tobytes()
     return ints(rank_off), ints(lens), None, packed
+
+
+def _pack_profiles(profiles, n):
+    """16 bytes each; b"" where there are none."""
+    profiles = list(profiles or [])
+    if profiles and len(profiles) != n:
+        raise ValueError("%d profiles, expected %d, one for each sequence" % (len(profiles), n))
+    try:
+        return b"".join(struct.pack("=iiii", *profile, 0) for profile in profiles)
+    except (TypeError, struct.error):
+        raise ValueError("profiles %r, expected (kind, resolution, frames), whole numbers below 2^31" % (profiles,)) from None
 
 
 def _check_heads(heads):

@@ -62,6 +62,10 @@ class Head(NamedTuple):
     wait_s: float
     reason: bytes
 
+WRONG: tuple[type[Exception], ...]
+
+def bag_sizes(bags: str) -> list[int]: ...
+
 class Scheduler:
     group: Ranks
     ranks: int

@@ -134,7 +134,8 @@ def _carrier(tensors):
 def _as_carrier(tensor, carrier, size):
     """(n, ..) -> (n, row bytes / size) of the carrier's type; a view where memory allows it."""
     if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    tensor = tensor.resolve_neg()
     n, width = tensor.shape[0], _row_bytes(tensor)
     tensor = tensor.reshape(n, width // tensor.element_size()).contiguous()
     if tensor.numel() == 0:
@@ -167,19 +168,25 @@ def _side_by_side(rows, index):
 
 
 class _Move(torch.autograd.Function):
-    """`done`, if any, is called after each direction: see SequenceBalancer, whose stopwatch it switches."""
+    """`done`, if any, is called after each direction: see SequenceBalancer, whose stopwatch it switches.
+
+    Activation checkpointing computes again when the backward pass first asks for a saved tensor, and only until it has
+    them all. So moves save one of no size and ask for it first: then ranks compute again, and exchange again, at the
+    same place of the backward pass, whatever else they have saved."""
 
     @staticmethod
     def forward(ctx, exchange, done, *tensors):
         ctx.exchange, ctx.done = exchange, done
         out = exchange.move(tensors)
-        ctx.mark_non_differentiable(*[t for t in out if not (t.is_floating_point() or t.is_complex())])
+        ctx.mark_non_differentiable(*[t for i, t in enumerate(out) if not ctx.needs_input_grad[2 + i]])
+        ctx.save_for_backward(tensors[0].new_empty(0))
         if done:
             done("forward")
         return tuple(out)
 
     @staticmethod
     def backward(ctx, *gradients):
+        ctx.saved_tensors
         if ctx.done:
             ctx.done("begin backward")
         wanted = [i for i, need in enumerate(ctx.needs_input_grad[2:]) if need]
@@ -228,11 +235,13 @@ class _Arrive(torch.autograd.Function):
     @staticmethod
     def forward(ctx, exchange, box, *stand_ins):
         ctx.exchange, ctx.box = exchange, box
+        ctx.save_for_backward(stand_ins[0].new_empty(0))  # see _Move
         return tuple(box.pop("flight").land())
 
     @staticmethod
     @once_differentiable
     def backward(ctx, *gradients):
+        ctx.saved_tensors
         ctx.box["back"] = ctx.exchange.reversed.launch(gradients, later=True)
         return (None, None) + tuple(_stand_in(g, ctx.exchange.n_out) for g in gradients)
 

@@ -5,6 +5,7 @@ import random
 
 import torch
 import torch.distributed as dist
+from torch.utils.checkpoint import checkpoint
 
 import knapformer
 import workers
@@ -72,7 +73,7 @@ def moves_are_right(bags, case, heads):
         got_lens, back = balancer.post_attn(part)
         assert torch.equal(back, names + delta) and got_lens == plan.lens
     if bags == "g2n2" and size == 4 and heads % 2 == 0:  # the published shapes
-        assert not len(q) or q.shape == (sum(seq_lens), heads // 2, 4)
+        assert q.shape == (sum(seq_lens), heads // 2, 4), q.shape
 
 
 def derivative(make, apply):
@@ -151,6 +152,62 @@ def attention_is_the_same(bags, case, heads):
     assert balancer.plan.facts["heads"] == heads
 
 
+def computed_again(bags, case):
+    """Activation checkpointing of attention alone: ranks have saved different things, or nothing, and must compute again at the
+    same place."""
+    lens, heads = lens_here(case, dist.get_world_size()), 2
+    x = torch.randn(sum(lens), heads * 4, requires_grad=True)
+    gradients = []
+    for way in (lambda f, *a: f(*a), lambda f, *a: checkpoint(f, *a, use_reentrant=False)):
+        balancer = SequenceBalancer(bags, heads=heads, **FREE)
+        balancer.plan_routing(lens, 8)
+        y = balancer.route(x)[1]
+        for _ in range(2):
+            q = y.view(len(y), heads, 4)
+            y = y + way(balancer.attention, q, q.sin(), q.cos()).reshape(y.shape)
+            q = y.view(len(y), heads, 4)
+
+            def three(q):
+                return balancer.post_attn(knapformer.attention(*balancer.pre_attn(q, q.sin(), q)[1:], balancer.plan))[1]
+            y = y + way(three, q).reshape(y.shape)
+        x.grad = None
+        balancer.reverse_route(y).square().sum().backward()
+        gradients.append(x.grad)
+    assert torch.allclose(*gradients, atol=1e-6)
+
+
+def in_half_precision():
+    """Under autocast torch's attention returns another type than q's, and a rank without heads computes none."""
+    size = dist.get_world_size()
+    balancer = SequenceBalancer("g%dn1" % size, heads=2)
+    balancer.plan_routing([30] if dist.get_rank() == 0 else [], 8)
+    q = torch.randn(sum(balancer.plan.lens), 2, 4, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        o = balancer.attention(q, q, q)
+        three = balancer.post_attn(knapformer.attention(*balancer.pre_attn(q, q, q)[1:], balancer.plan))[1]
+    assert o.dtype == three.dtype == q.dtype and torch.equal(o, three)
+    o.sum().backward()
+
+
+def data_without_gradients():
+    """Tokens that need no gradient, as raw data: features need none either, and a scheduler still learns from times."""
+    scheduler = knapformer.scheduler.Scheduler("auto", "history", 2, model="d=8,layers=2,heads=2", cluster="free")
+    balancer = SequenceBalancer(scheduler=scheduler)
+    weight = torch.ones(8, requires_grad=True)
+    for step in range(4):
+        lens = [40] if dist.get_rank() == 0 else [3]
+        balancer.plan_routing(lens, 8)
+        rope, conjugate = torch.randn(sum(lens), 4), torch.randn(sum(lens), 2, dtype=torch.complex64).conj()
+        _, x, (held, turned) = balancer.route(torch.randn(sum(lens), 8), [rope, conjugate])
+        assert not held.requires_grad and torch.equal(balancer.reverse_route(turned), conjugate)
+        x = balancer.reverse_route(x * weight).square().sum().backward()
+    balancer.settle()
+    metrics = scheduler.metrics()
+    assert metrics["step"] == 3 and metrics["n_measured"] == dist.get_world_size() and scheduler.refits >= 1
+    _, _, (held,) = balancer.plan_routing(lens, 8) and balancer.route(torch.randn(sum(lens), 8, requires_grad=True), [rope])
+    assert not held.requires_grad, "a feature that needs no gradient gets one"
+
+
 def bad_input():
     rank, size = dist.get_rank(), dist.get_world_size()
     refuses = workers.refuses
@@ -160,6 +217,10 @@ def bad_input():
     refuses(lambda: balancer.plan_routing([4, -7] if rank == 1 else [4], 8), "-7")
     refuses(lambda: balancer.plan_routing([1.5] if rank == 1 else [4], 8), "rank 1", "1.5")
     refuses(lambda: balancer.plan_routing([4], 0 if rank == 1 else 8), "rank 1", "token_dim 0")
+    refuses(lambda: balancer.plan_routing([4], 2**30 if rank == 1 else 8), "rank 1", 2**30)
+    refuses(lambda: balancer.plan_routing(5 if rank == 1 else [5], 8), "rank 1")
+    refuses(lambda: balancer.plan_routing([5, 6], 8, profiles=[(1, 256, 1)] if rank == 1 else None), "rank 1", "1 profiles", 2)
+    refuses(lambda: balancer.plan_routing([5], 8, profiles=[(1, 2**40, 1)] if rank == 1 else None), "rank 1", 2**40)
     other = SequenceBalancer("auto", gamma=0.5 if rank == size - 1 else 0.4)
     refuses(lambda: other.plan_routing([4], 8), "another configuration")
     scheduler = knapformer.scheduler.Scheduler
@@ -174,6 +235,7 @@ def bad_input():
 
     balancer.plan_routing([4], 8)
     refuses(lambda: balancer.route(torch.zeros(5, 8)), 4, "(5, 8)")
+    refuses(lambda: balancer.route(torch.zeros(4, 8), torch.zeros(4)), "packed_features")
     refuses(lambda: balancer.route(torch.zeros(4, 8), [torch.zeros(3)]), "tensor 1", "(3,)", 4)
     refuses(lambda: balancer.route(torch.zeros(4, 8), [torch.zeros(4, device="meta")]), "meta", "cpu")
     refuses(lambda: balancer.post_attn(torch.zeros(1)), "pre_attn first")
@@ -198,6 +260,10 @@ def everything():
             attention_is_the_same(bags, case, 6)
         for case in CASES[:1] + CASES[3:4]:
             gradients_are_right(bags, case)
+        for case in CASES + [[[30], [4, 5], [], []]]:
+            computed_again(bags, case)
+    in_half_precision()
+    data_without_gradients()
     bad_input()
 
 

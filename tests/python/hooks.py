@@ -191,6 +191,53 @@ def bad_input():
         model.stage(x, [6], rope, cond)
 
 
+class Odd(nn.Module):
+    """A stage with optional and nested arguments."""
+    packed_tokens = True
+
+    def __init__(self):
+        super().__init__()
+        self.core, self.linear, self.mask = knapformer.nn.PackedAttention(), nn.Linear(8, 8), None
+
+    def forward(self, x, lens, rope, extra=None, cond=None):
+        rows = torch.repeat_interleave(cond["c"], torch.as_tensor(lens, dtype=torch.int64), 0)
+        x = self.linear(x + rows) * rope[0] + rope[1] + (0 if extra is None else extra)
+        q = x.view(len(x), 2, 4)
+        core = self.core if self.mask is None else lambda *qkv: self.core(*qkv, self.mask)
+        return x + checkpoint(core, q, q.sin(), q, lens, use_reentrant=False).reshape(x.shape)
+
+
+def odd_arguments():
+    torch.manual_seed(2)
+    stage, size = Odd(), dist.get_world_size()
+    scheduler = Scheduler("g%dn1" % size, model="d=8,layers=1,heads=2")
+    lens = [[30], [4, 5], [], [1]][dist.get_rank() % 4]
+    for as_tensor in (False, True):
+        own = torch.tensor(lens, dtype=torch.int64) if as_tensor else lens
+
+        def outputs(step):
+            g = torch.Generator().manual_seed(10 * dist.get_rank() + step)
+            x, cos, sin, extra = (torch.randn(sum(lens), 8, generator=g).requires_grad_() for _ in range(4))
+            cond = torch.randn(len(lens), 8, generator=g).requires_grad_()
+            return [x, cond], stage(x, own, (cos, sin), cond={"c": cond}, **({"extra": extra} if step % 2 else {}))
+
+        def gradients(steps):  # several forwards, then their backwards
+            made = [outputs(step) for step in steps]
+            for leaves, out in made:
+                out.square().sum().backward()
+            return [leaf.grad for leaves, _ in made for leaf in leaves] + [out.detach() for _, out in made]
+
+        want = gradients((0, 1, 2, 3))
+        with attach_to_trainer(stage, scheduler):
+            for got in (gradients((0, 1, 2, 3)), gradients((0,)) + []):
+                for a, b in zip(got if len(got) == len(want) else got[:2], want):
+                    assert torch.allclose(a, b, atol=1e-5), (as_tensor, (a - b).abs().max())
+            workers.refuses(lambda: attach_to_trainer(stage, scheduler), "attached already")
+            stage.mask = torch.ones(1)
+            workers.refuses(lambda: outputs(0), "attention was called", "masks")
+            stage.mask = None
+
+
 def everything(wraps):
     torch.set_num_threads(1)
     size = dist.get_world_size()
@@ -200,6 +247,7 @@ def everything(wraps):
                 parity(name, globals()[wrap], bags)
     parity("theirs", plain, "auto", "static")
     parity(SHAPE, plain, "g1n1")
+    odd_arguments()
     bad_input()
 
 
