@@ -202,7 +202,7 @@ def choice():
             (fp32, 8, None, "kernel"), (torch.float64, 8, None, "plain"), (torch.bfloat16, 8, None, "plain"),
             (fp32, 257, None, "plain"), (fp32, 8, 0.0, "plain"), (fp32, 8, 1e-40, "plain")):
         used = []
-        module.BACKENDS = {name: (refuses, lambda *_, name=name: used.append(name))
+        module.BACKENDS = {name: (refuses, lambda q, *_, name=name: used.append(name) or q)
                            for name, (refuses, _) in kept.items()}
         q = torch.randn(3, 2, head_dim).to(dtype)
         attention(q, q, q, [3], scale)
