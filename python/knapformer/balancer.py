@@ -25,7 +25,6 @@ from .transport import Exchange, arrive, depart, move
 
 LAYERS = 24  # of a model that nobody described
 
-
 Piece = collections.namedtuple("Piece", "when lens")
 SplitSegments = collections.namedtuple("SplitSegments", "segments")
 FIRST, LAST, SPLIT = range(3)
@@ -37,23 +36,24 @@ class Step:
 
     def __init__(self, ranks, plan, local_lens):
         self.ranks, self.plan, self.local_lens = ranks, plan, local_lens
-        self.exchanges, self.watch, self.flat_shape = {}, None, None
+        self.kept = {}  # what was made of the plan, by what it is
+        self.watch = self.flat_shape = None
 
     def exchange(self, kind, device, *arguments):
         """The tables of one kind of move, made when first needed."""
         key = (kind, device) + arguments
-        if key not in self.exchanges:
+        if key not in self.kept:
             if self.watch is None:
                 self.watch = Stopwatch(device)
             table = getattr(self.plan.core, kind)(self.ranks.rank, *arguments)
-            self.exchanges[key] = Exchange(self.ranks, table, device, kind == "sequences", self.watch)
-        return self.exchanges[key]
+            self.kept[key] = Exchange(self.ranks, table, device, kind == "sequences", self.watch)
+        return self.kept[key]
 
     def pieces(self):
         """Held rows in runs, in order: chunks of split sequences, and whole sequences to be computed FIRST or LAST. The
         first have about three quarters of the work, because q, k and v are three times as much as o. There always is a
         split run, if an empty one: who has no part in the exchange still makes the call."""
-        if "pieces" not in self.exchanges:
+        if "pieces" not in self.kept:
             work = sum(n * n for n, split in zip(self.plan.lens, self.plan.held_split) if not split)
             out, done = [Piece(SPLIT, [])], 0
             for n, split in zip(self.plan.lens, self.plan.held_split):
@@ -62,24 +62,24 @@ class Step:
                 if out[-1].when != when:
                     out.append(Piece(when, []))
                 out[-1].lens.append(n)
-            self.exchanges["pieces"] = out
-        return self.exchanges["pieces"]
+            self.kept["pieces"] = out
+        return self.kept["pieces"]
 
     def split_segments(self, heads):
         """What attention computes of split sequences, as a plan of its own."""
         key = ("segments", heads)
-        if key not in self.exchanges:
+        if key not in self.kept:
             rows = list_of(self.plan.core.segments(self.ranks.rank, heads, True), 5)
-            self.exchanges[key] = SplitSegments([Segment(*row) for row in rows])
-        return self.exchanges[key]
+            self.kept[key] = SplitSegments([Segment(*row) for row in rows])
+        return self.kept[key]
 
     def seq_lens(self, device):
         """Rows of each segment, on the device: one copy a step, not one a layer."""
         key = ("seq_lens", device, self.plan.heads)
-        if key not in self.exchanges:
+        if key not in self.kept:
             rows = [segment.rows for segment in self.plan.segments]
-            self.exchanges[key] = torch.tensor(rows, dtype=torch.int32, device=device)
-        return self.exchanges[key]
+            self.kept[key] = torch.tensor(rows, dtype=torch.int32, device=device)
+        return self.kept[key]
 
 
 class SequenceBalancer:

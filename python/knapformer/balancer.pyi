@@ -50,7 +50,7 @@ class Step:
     ranks: Ranks
     plan: Plan
     local_lens: Sequence[SupportsIndex]
-    exchanges: dict[Any, Any]
+    kept: dict[Any, Any]
     watch: Stopwatch | None
     flat_shape: torch.Size | None
     def __init__(self, ranks: Ranks, plan: Plan, local_lens: Sequence[SupportsIndex]) -> None: ...

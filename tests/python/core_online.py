@@ -2,6 +2,7 @@
 """The scheduler and the batch sampler without PyTorch and without a process group: one process speaks for all."""
 import logging
 import os
+import struct
 import sys
 import tempfile
 
@@ -24,9 +25,6 @@ YAML = """knapformer:
 
 def report(scheduler, plan, slow=()):
     """Times as the plan predicts them, but for ranks that are slower."""
-    flat = knapformer.plan([[]] * plan.ranks)  # only for its arrays' names
-    assert flat.ranks == plan.ranks
-    import struct
     compute = struct.unpack("=%dd" % plan.ranks, plan.core.array("compute_s"))
     comm = struct.unpack("=%dd" % plan.ranks, plan.core.array("comm_s"))
     for rank in range(plan.ranks):

@@ -229,9 +229,9 @@ def odd_arguments():
 
         want = gradients((0, 1, 2, 3))
         with attach_to_trainer(stage, scheduler):
-            for got in (gradients((0, 1, 2, 3)), gradients((0,)) + []):
-                for a, b in zip(got if len(got) == len(want) else got[:2], want):
-                    assert torch.allclose(a, b, atol=1e-5), (as_tensor, (a - b).abs().max())
+            again = gradients((0, 1, 2, 3)) + gradients((0,))[:2]  # the first step's, after others had more arguments
+            for a, b in zip(again, want + want[:2]):
+                assert torch.allclose(a, b, atol=1e-5), (as_tensor, (a - b).abs().max())
             workers.refuses(lambda: attach_to_trainer(stage, scheduler), "attached already")
             stage.mask = torch.ones(1)
             workers.refuses(lambda: outputs(0), "attention was called", "masks")
