@@ -317,7 +317,8 @@ def run_rank(args, rank, ranks, device, local_ranks):
                             timeout=datetime.timedelta(seconds=args.timeout))
     train(args, rank, ranks, device)
     dist.barrier()
-    dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)  # all is done; torch may abort while it takes a process group down
 
 
 def sentence_of(error, args):

@@ -22,7 +22,7 @@ def free_port():
         return s.getsockname()[1]
 
 
-def _rank(rank, size, port, work, arguments):
+def _rank(rank, size, port, work, arguments, end):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(size))
     torch.set_num_threads(1)
     torch.manual_seed(1000 + rank)
@@ -34,12 +34,15 @@ def _rank(rank, size, port, work, arguments):
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)  # the others see the connection break
-    dist.destroy_process_group()
+    sys.stdout.flush()
+    end.wait()
+    os._exit(0)  # torch itself may abort while it takes a process group down
 
 
 def run(size, work, *arguments):
     """work(*arguments) on `size` ranks; any failure is this process's."""
-    mp.spawn(_rank, (size, free_port(), work, arguments), nprocs=size)
+    end = mp.get_context("spawn").Barrier(size)
+    mp.spawn(_rank, (size, free_port(), work, arguments, end), nprocs=size)
 
 
 def gather(value):
