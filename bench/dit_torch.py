@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Diffusion Transformer of train/ in plain PyTorch: the proof of its numbers (tests/torch/train.py)
+"""The Diffusion Transformer of train/ in plain PyTorch: the proof of its numbers (tests/torch/torch_train.py)
 and what it is timed beside (bench/train_torch.py). Packed: T tokens of all sequences one after the
 other, no padding. Names and shapes of tensors are those of train/train.h.
 """

@@ -7,7 +7,7 @@ norm of 1, AdamW and the moving average of the parameters. In turn.
 
 PROGRAM is build/knapformer by default. For AVX2 on a machine with AVX-512, set
 ATEN_CPU_CAPABILITY=avx2 and MKL_ENABLE_INSTRUCTIONS=AVX2 for torch, and OPENBLAS_CORETYPE=Haswell for
-our matrix products, as well. That both compute the same is what tests/torch/train.py shows.
+our matrix products, as well. That both compute the same is what tests/torch/torch_train.py shows.
 
 torch has its fastest way here: the fused AdamW (19 ms a step; foreach 66 ms, one by one 61 ms), and a
 malloc that keeps what is freed, because otherwise large tensors come from the system each time. SDPA

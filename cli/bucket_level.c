@@ -8,7 +8,7 @@
 */
 #include <stdlib.h>
 
-#include "bucket.h"
+#include "cmd_bucket.h"
 
 enum { BUDGET_US = 2000 };
 

@@ -135,7 +135,7 @@ int cli_launch(const char *command, int32_t n_ranks, char **argv);
 /* A call on `comm` failed, as it then does on all ranks: one of them says why, all return 1. */
 int cli_fail_rank(const char *command, const kf_comm *comm);
 
-/* ------------------------------------------------------------ view.c: the terminal */
+/* ------------------------------------------------------------ view_plan.c: the terminal */
 
 /* What standard output can show, and how many cells each of two bars in a row has. */
 typedef struct cli_screen {
@@ -163,7 +163,7 @@ typedef struct cli_view {
 
 void cli_view_plan(const kf_plan *plan, const cli_view *view);
 
-/* ------------------------------------------------- watch.c: the files of a config */
+/* ------------------------------------------------- outputs.c: the files of a config */
 
 /* steps_file, trace_file and metrics_file, on the one rank that writes them. */
 typedef struct cli_watch {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "training.h"
+#include "cmd_train.h"
 
 static const char name[] = "train";
 

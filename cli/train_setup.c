@@ -12,7 +12,7 @@
 
 #include <hwloc.h>
 
-#include "training.h"
+#include "cmd_train.h"
 
 static const char name[] = "train";
 

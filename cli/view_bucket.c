@@ -15,7 +15,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "bucket.h"
+#include "cmd_bucket.h"
 
 enum { MAX_ROWS = 24, LENGTH = 13, SAMPLES = 9, BATCH = 9, SHARE = 7, GAP = 2 };
 

@@ -17,7 +17,7 @@
 
 #include <jansson.h>
 
-#include "training.h"
+#include "cmd_train.h"
 
 static const char name[] = "train";
 static const char *const way_name[] = {"without", "with"};

@@ -12,7 +12,7 @@
 **
 **     | train_data | rank_off | visual | len | sample |      | rows | targets | words |
 **
-** What is drawn for a sample is a function of seed, step and the sample's number (chance.h): it
+** What is drawn for a sample is a function of seed, step and the sample's number (random.h): it
 ** does not depend on who draws it, or when.
 */
 #include <inttypes.h>
@@ -20,8 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "chance.h"
-#include "memory.h"
+#include "buffer.h"
+#include "random.h"
 
 enum { PIXELS = 16, MOST_TEXT = 392, RANK_TOKENS = 2500 };
 static const double MOST_SCALE = 1000;

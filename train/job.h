@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside a training job: what way.c and trainer.c share. */
+/* Inside a training job: what variant.c and trainer.c share. */
 #ifndef TRAIN_JOB_H
 #define TRAIN_JOB_H
 
-#include "memory.h"
+#include "buffer.h"
 
 /* Neighbouring rows of one sequence: as they are held, and as they are computed. */
 typedef struct train_run {

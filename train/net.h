@@ -20,7 +20,7 @@
 
 #include <cblas.h>
 
-#include "memory.h"
+#include "buffer.h"
 
 /* Rows of the MLP that are computed at a time: products are as fast as on more of them, and gelu(h)
 ** of a tile stays in the last cache. */

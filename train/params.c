@@ -7,8 +7,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "chance.h"
-#include "memory.h"
+#include "buffer.h"
+#include "random.h"
 
 enum { ALIGN = 16 }; /* floats: a cache line */
 

@@ -19,7 +19,7 @@
 #include <assert.h>
 #include <math.h>
 
-#include "chance.h"
+#include "random.h"
 #include "train.h"
 
 static const float TURN = 6.2831853f; /* a full one */

@@ -8,7 +8,7 @@
 **
 **   scene.c      moving shapes and textures, drawn on the spot: one sample
 **   data.c       the samples of a step, by rank: rows of tokens, what to predict
-**   memory.c     memory that grows and is kept
+**   buffer.c     memory that grows and is kept
 **   params.c     the model's tensors in one block of floats: names, shapes, first values
 **   pointwise*.c between matrix products: bias, GELU, RoPE, AdamW, once per instruction set
 **   embed.c      patches, words, time and class become vectors; vectors become predictions
@@ -18,7 +18,7 @@
 **   clock.c      where a rank's time goes
 **   measure.c    what this machine takes: the cost that the first plans are made with
 **   group.c      the order of a rank's rows: split, early, late
-**   way.c        one way of training: parameters, optimiser, scheduler
+**   variant.c        one way of training: parameters, optimiser, scheduler
 **   trainer.c    one step: plan, route, forward, loss, backward, reduce, update
 **   record.c     what was measured, step by step; what the balancer brought
 **

@@ -4,12 +4,12 @@
 ** else. It is thin on purpose: arguments are checked by the library, names, defaults and shapes are
 ** the business of the package's .py files.
 **
-**   module.c     the module, errors, texts, mixes, costs, configuration, fit
-**   plan.c       Plan: a copy of a kf_plan that Python owns
-**   exchange.c   what one rank sends and receives under a plan, as index tables
-**   planner.c    Planner and Scheduler, which make plans
-**   sampler.c    Sampler
-**   kernels.c    attention and adaln on memory that is given by address; adaln on CUDA, if built
+**   module.c        the module, errors, texts, mixes, costs, configuration, fit
+**   core_plan.c     Plan: a copy of a kf_plan that Python owns
+**   exchange.c      what one rank sends and receives under a plan, as index tables
+**   core_planner.c  Planner and Scheduler, which make plans
+**   core_sampler.c  Sampler
+**   core_kernels.c  attention and adaln on memory that is given by address; adaln on CUDA, if built
 **
 ** Only the limited API of Python 3.8 is used, so that one binary serves all later versions. It has no
 ** buffers: arrays come in as bytes, go out as bytes or bytearray, and tensors come as addresses.
@@ -62,7 +62,7 @@ void kfpy_release(PyObject *self);
 
 PyObject *kfpy_bytes(const void *data, int64_t n, size_t size);
 
-/* ------------------------------------------------------------------------- plan.c */
+/* ------------------------------------------------------------------------- core_plan.c */
 
 typedef struct kfpy_plan {
   PyObject_HEAD kf_plan plan; /* its arrays lie in block */

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../balance/plan_check.h"
+#include "../plan/plan_check.h"
 #include "step.h"
 
 /* A rank with the value of more than half of them, so that the odd one out gets named; else 0. */

@@ -13,8 +13,8 @@
 
 #include <stdbool.h>
 
-#include "../balance/memory.h"
-#include "../balance/status.h"
+#include "../memory.h"
+#include "../status.h"
 
 /* ----------------------------------------------------------------- run.c: rows */
 

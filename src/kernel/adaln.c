@@ -16,7 +16,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "balance/status.h"
+#include "../status.h"
 #include "dtype.h"
 #include "isa.h"
 #include "threads.h"

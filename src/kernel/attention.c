@@ -17,7 +17,7 @@
 #include <sched.h>
 #include <stdbool.h>
 
-#include "balance/status.h"
+#include "../status.h"
 #include "isa.h"
 #include "threads.h"
 #include "workspace.h"

@@ -7,7 +7,7 @@
 #include <cpuid.h>
 #endif
 
-#include "balance/status.h"
+#include "../status.h"
 
 static const char *const names[] = {"best", "portable", "avx2", "avx512"};
 

@@ -2,7 +2,7 @@
 /* What every kernel asks of the memory that the caller lends it. */
 #include "workspace.h"
 
-#include "balance/status.h"
+#include "../status.h"
 
 kf_status kfi_check_workspace(const void *workspace, int64_t bytes, int64_t need) {
   if (!workspace)

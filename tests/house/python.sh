@@ -37,4 +37,4 @@ assert "torch" not in sys.modules and "numpy" not in sys.modules
 needs = subprocess.run(["ldd", os.path.join(folder, "_core.abi3.so")], stdout=subprocess.PIPE, universal_newlines=True).stdout
 assert not re.search(r"python|torch|mpi|not found", needs), needs
 END
-KF_PROGRAM="$KF_PROGRAM" PYTHONPATH="$KF_SOURCE/tests/tools" venv/bin/python "$KF_SOURCE/tests/python/core_plan.py"
+KF_PROGRAM="$KF_PROGRAM" PYTHONPATH="$KF_SOURCE/tests/tools" venv/bin/python "$KF_SOURCE/tests/python/test_core_plan.py"

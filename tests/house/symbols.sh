@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # The shared library exports what the header declares, and nothing else. It uses nothing that
-# prints, exits, or reads the environment; only src/comm reads the clock, only src/sim/file.c opens
+# prints, exits, or reads the environment; only src/comm reads the clock, only src/file.c opens
 # files.
 set -euo pipefail
 work=$(mktemp -d)

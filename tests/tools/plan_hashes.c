@@ -10,7 +10,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "training.h"
+#include "simulated.h"
 
 static const char *const mixes[] = {"joint", "mixres", "lowres", "clips", "lowres4k"};
 static const char *const specs[] = {"auto", "g1n32", "g8n4", "g1n8+g2n4+g4n4", "[1,1,2]"};

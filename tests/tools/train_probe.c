@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "train/chance.h"
+#include "train/random.h"
 #include "train/train.h"
 
 /* What is drawn has a key each, below the seed. */

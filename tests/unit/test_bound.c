@@ -13,8 +13,8 @@
 
 #include <cmocka.h>
 
-#include "balance/knapsack.h"
 #include "dice.h"
+#include "plan/knapsack.h"
 
 #define N(array) (sizeof(array) / sizeof((array)[0]))
 #define RANKS 4

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "balance/bucket.h"
+#include "batch/bucket.h"
 #include "dice.h"
 #include "fail_alloc.h"
 

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "balance/curve.h"
 #include "dice.h"
+#include "learn/curve.h"
 
 static int by_value(const void *left, const void *right) {
   const kfi_weighted *a = left, *b = right;

@@ -13,8 +13,8 @@
 
 #include "comm/comm.h"
 #include "fail_alloc.h"
-#include "job.h"
 #include "ranks.h"
+#include "train_job.h"
 
 #include <assert.h>
 

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "balance/knapsack.h"
 #include "dice.h"
+#include "plan/knapsack.h"
 
 #define N(array) (sizeof(array) / sizeof((array)[0]))
 

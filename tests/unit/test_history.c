@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
-#include "balance/history.h"
 #include "dice.h"
-#include "training.h"
+#include "learn/history.h"
+#include "simulated.h"
 
 enum { MOST_RANKS = 6, MOST_SEQS = 40 };
 

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "balance/pack.h"
+#include "batch/pack.h"
 #include "dice.h"
 #include "fail_alloc.h"
 

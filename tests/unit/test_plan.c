@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "balance/internal.h"
 #include "dice.h"
+#include "plan/planning.h"
 
 #define N(array) (sizeof(array) / sizeof((array)[0]))
 

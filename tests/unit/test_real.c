@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "balance/real.h"
 #include "dice.h"
+#include "real.h"
 
 #include <float.h>
 

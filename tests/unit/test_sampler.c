@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a sampler keeps and saves; its promises in general are tests/property/sampler.c's. */
+/* What a sampler keeps and saves; its promises in general are tests/property/property_sampler.c's. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

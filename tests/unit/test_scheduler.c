@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
-#include "balance/scheduler.h"
 #include "fail_alloc.h"
-#include "training.h"
+#include "learn/scheduler.h"
+#include "simulated.h"
 
 #define REFUSED(status, sentence) refused_at(__LINE__, (status), KF_EINVAL, (sentence))
 #define OK(status) ok_at(__LINE__, (status))

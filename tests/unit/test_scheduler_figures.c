@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "training.h"
+#include "simulated.h"
 
 enum { RANKS = 4, SEEDS = 2 };
 

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "balance/sort.h"
 #include "dice.h"
+#include "sort.h"
 
 /* Against insertion: sorted by the high halves, equal ones in their old order, none lost. */
 static void check(int64_t n, uint64_t kinds, int shift) {

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "balance/knapsack.h"
 #include "dice.h"
+#include "plan/knapsack.h"
 
 /* Seconds of a rank with shares x of the tokens and y of the heads. */
 static double seconds(const kfi_cut *c, double x, double y) {

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "balance/text.h"
+#include "text.h"
 
 static void test_take_and_is(void **state) {
   (void)state;

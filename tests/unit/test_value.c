@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "config/value.h"
 #include "dice.h"
+#include "read/value.h"
 
 static void test_whole(void **state) {
   (void)state;

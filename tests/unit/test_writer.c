@@ -14,7 +14,7 @@
 
 #include "fail_alloc.h"
 #include "json.h"
-#include "sim/writer.h"
+#include "writer.h"
 
 static char *take(kfi_writer *w) {
   char *text;

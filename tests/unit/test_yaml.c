@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "config/yaml.h"
 #include "fail_alloc.h"
+#include "read/yaml.h"
 
 /*
 ** libyaml is a shared library, whose allocations fail_alloc does not see. But all of them go through

@@ -4,7 +4,7 @@
 ** millions of times, and swapcontext calls the system each time, so x86-64 has its own switch: push
 ** what a callee must keep, change the stack pointer, pop. Twelve times faster, all told.
 */
-#include "internal.h"
+#include "fibers.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 ** that can run. When nobody can run and not all have exited, nobody ever will: that is the deadlock
 ** which a GPU would hang in, and somebody waits for a lane that is elsewhere.
 */
-#include "internal.h"
+#include "fibers.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+** A scheduler's memory as bytes, and back.
+**
+**     | "KFSTATE\n" | version | bytes of all | fields ... | FNV-1a 64 of all before |
+**
+** Every field is 8 bytes, little endian: an integer, or the bits of a double. One function walks
+** over all of them, in three modes: count, write, read; so reading cannot differ from writing. What
+** is read goes into a second scheduler's arrays first, and takes the place of the old state only
+** once all of it has been found in order: a file that passes the checksum may still hold anything.
+*/
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../words.h"
+#include "scheduler.h"
+
+enum { VERSION = 1, HEAD_FIELDS = 3 };
+static const char magic[KFI_WORD] = "KFSTATE\n";
+
+typedef struct archive {
+  enum { COUNT, WRITE, READ } mode;
+  unsigned char *bytes; /* where the next field stands */
+  int64_t n_fields;     /* walked over */
+  bool infinite;        /* a real that was read is not finite */
+} archive;
+
+/* A field that is added there must be walked over here, and VERSION raised. */
+_Static_assert(sizeof(kf_counters) == 8 * KFI_WORD && sizeof(kf_figures) == 16 * KFI_WORD &&
+                 sizeof(kfi_load) == 3 * KFI_WORD,
+               "the fields of a state have changed");
+
+/* ---------------------------------------------------------------------- fields */
+
+static void words(archive *a, void *field, int64_t n) {
+  char *at = field;
+  for (int64_t i = 0; i < n; i++, at += KFI_WORD) {
+    uint64_t word;
+    memcpy(&word, at, KFI_WORD);
+    if (a->mode == WRITE) kfi_put_word(a->bytes + i * KFI_WORD, word);
+    if (a->mode == READ) {
+      word = kfi_get_word(a->bytes + i * KFI_WORD);
+      memcpy(at, &word, KFI_WORD);
+    }
+  }
+  if (a->mode != COUNT) a->bytes += n * KFI_WORD;
+  a->n_fields += n;
+}
+
+static void reals(archive *a, double *field, int64_t n) {
+  words(a, field, n);
+  for (int64_t i = 0; a->mode == READ && i < n; i++) a->infinite |= !isfinite(field[i]);
+}
+
+static void wholes(archive *a, int64_t *field, int64_t n) { words(a, field, n); }
+
+static void small(archive *a, int32_t *field) {
+  int64_t wide = *field;
+  wholes(a, &wide, 1);
+  if (a->mode == READ) *field = wide < INT32_MIN || wide > INT32_MAX ? INT32_MIN : (int32_t)wide;
+}
+
+static void flag(archive *a, bool *field) {
+  int64_t wide = *field;
+  wholes(a, &wide, 1);
+  *field = wide != 0;
+}
+
+/* -------------------------------------------------------------------- the walk */
+
+static void walk_law(archive *a, kfi_law *law) {
+  reals(a, &law->linear_s, 1);
+  reals(a, &law->quadratic_s, 1);
+  reals(a, &law->constant_tokens, 1);
+  reals(a, &law->overhead_tokens, 1);
+  reals(a, &law->comm_scale, 1);
+  reals(a, law->correction, KFI_CLASSES);
+}
+
+static void walk_history(archive *a, kfi_history *h) {
+  int64_t n = h->n_ranks;
+  small(a, &h->n_slots);
+  for (int c = 0; c < KFI_CLASSES; c++) small(a, &h->slot_of[c]);
+  for (int c = 0; c < KFI_CLASSES; c++) small(a, &h->class_of[c]);
+  walk_law(a, &h->law);
+  walk_law(a, &h->anchor);
+  walk_law(a, &h->error);
+  reals(a, &h->noise, 1);
+  reals(a, &h->scatter, 1);
+  reals(a, &h->rank_tokens, 1);
+  wholes(a, &h->n_steps, 1);
+  wholes(a, &h->n_outliers, 1);
+  reals(a, h->slow, n);
+  reals(a, h->slow_anchor, n);
+  reals(a, h->joint.info, KFI_PARAMS * KFI_PARAMS);
+  reals(a, h->joint.target, KFI_PARAMS);
+  reals(a, h->joint.rank_info, n);
+  reals(a, h->joint.rank_target, n);
+  reals(a, h->joint.cross, n * KFI_PARAMS);
+  wholes(a, h->n_rows, n);
+  reals(a, h->row_x, n * KFI_RECENT * KFI_PARAMS);
+  reals(a, h->row_a, n * KFI_RECENT);
+  reals(a, h->row_z, n * KFI_RECENT);
+  for (int64_t i = 0; i < n * KFI_CLASSES; i++) {
+    reals(a, &h->load[i].tokens, 1);
+    reals(a, &h->load[i].squares, 1);
+    reals(a, &h->load[i].count, 1);
+  }
+  reals(a, h->comm_s, n);
+  reals(a, h->predicted_s, n);
+}
+
+static void walk_counters(archive *a, kf_counters *c) {
+  int64_t *whole[] = {&c->memory_bytes, &c->memory_limit_bytes, &c->tokens, &c->samples};
+  double *real[] = {&c->plan_s, &c->route_s, &c->compute_s, &c->wait_s};
+  for (int i = 0; i < 4; i++) wholes(a, whole[i], 1);
+  for (int i = 0; i < 4; i++) reals(a, real[i], 1);
+}
+
+static void walk_figures(archive *a, kf_figures *f) {
+  double *real[] = {&f->ideal_s, &f->lower_bound_s, &f->before_step_s, &f->before_max_over_mean,
+                    &f->step_s,  &f->max_over_mean, &f->compute_s,     &f->comm_s,
+                    &f->gap,     &f->speedup,       &f->a2a_fraction,  &f->moved_fraction};
+  int64_t *whole[] = {&f->tokens, &f->max_tokens, &f->split_seqs, &f->moves};
+  for (int i = 0; i < 12; i++) reals(a, real[i], 1);
+  for (int i = 0; i < 4; i++) wholes(a, whole[i], 1);
+}
+
+/* Totals of the metrics, and what those of the next step need of the last plan. */
+static void walk_watch(archive *a, kf_scheduler *s) {
+  int64_t n = s->history.n_ranks;
+  kf_metrics *m = &s->metrics;
+  wholes(a, &s->epoch, 1);
+  wholes(a, &s->planned_epoch, 1);
+  wholes(a, &s->next_epoch, 1);
+  reals(a, &s->epoch_s, 1);
+  reals(a, &s->last_epoch_s, 1);
+  reals(a, &s->total_s, 1);
+  reals(a, s->planned_tokens, n);
+  reals(a, s->planned_samples, n);
+  reals(a, s->planned_pressure, n);
+  walk_figures(a, &s->planned);
+  words(a, &s->planned_hash, 1);
+  reals(a, s->drift_law, KFI_LAW_DRIFTS);
+  reals(a, s->drift_error, KFI_LAW_DRIFTS);
+  reals(a, s->drift_class, KFI_CLASSES);
+  reals(a, s->drift_speed, n);
+  reals(a, &m->mape, 1);
+  wholes(a, &m->refits, 1);
+  wholes(a, &m->drifts, 1);
+}
+
+static void walk(archive *a, kf_scheduler *s) {
+  wholes(a, &s->step, 1);
+  flag(a, &s->awaiting);
+  flag(a, &s->refit_due);
+  for (int32_t r = 0; r < s->history.n_ranks; r++) {
+    reals(a, &s->report[r].seconds, 1);
+    walk_counters(a, &s->report[r].counters);
+    wholes(a, &s->report[r].given, 1);
+  }
+  reals(a, &s->options.cost.linear_s, 1);
+  reals(a, &s->options.cost.quadratic_s, 1);
+  reals(a, &s->options.cost.constant_s, 1);
+  reals(a, s->speed, s->history.n_ranks);
+  reals(a, s->correction, KFI_CLASSES);
+  flag(a, &s->corrected);
+  walk_history(a, &s->history);
+  walk_watch(a, s);
+}
+
+/* ------------------------------------------------------------------------ save */
+
+/* Bytes of the whole file for this scheduler. */
+static size_t file_bytes(kf_scheduler *s) {
+  archive count = {.mode = COUNT};
+  walk(&count, s);
+  return (size_t)(HEAD_FIELDS + 2 + count.n_fields + 1) * KFI_WORD; /* 2: kind and ranks */
+}
+
+kf_status kf_scheduler_save(const kf_scheduler *scheduler, void **out, size_t *n_bytes) {
+  if (!scheduler || !out || !n_bytes)
+    return kfi_fail(KF_EINVAL, "kf_scheduler_save: a pointer is NULL");
+  kf_scheduler *s = (kf_scheduler *)scheduler; /* the walk changes it only when it reads */
+  size_t n = file_bytes(s);
+  unsigned char *bytes = malloc(n);
+  if (!bytes) return kfi_fail_memory(n, "a saved state");
+  memcpy(bytes, magic, KFI_WORD);
+  kfi_put_word(bytes + KFI_WORD, VERSION);
+  kfi_put_word(bytes + 2 * KFI_WORD, n);
+  kfi_put_word(bytes + 3 * KFI_WORD, (uint64_t)s->history.n_ranks);
+  kfi_put_word(bytes + 4 * KFI_WORD, kfi_scheduler_kind(s));
+  walk(&(archive){.mode = WRITE, .bytes = bytes + (HEAD_FIELDS + 2) * KFI_WORD}, s);
+  kfi_put_word(bytes + n - KFI_WORD, kfi_checksum(bytes, n - KFI_WORD));
+  *out = bytes;
+  *n_bytes = n;
+  return KF_OK;
+}
+
+/* --------------------------------------------------------------------- restore */
+
+/* Is this a whole state of our version, for such a scheduler? */
+static kf_status check_file(kf_scheduler *s, const char *name, const unsigned char *bytes,
+                            size_t n) {
+  if (n < HEAD_FIELDS * KFI_WORD || memcmp(bytes, magic, KFI_WORD) != 0)
+    return kfi_fail(KF_EINVAL, "%s: %zu bytes that are not a scheduler's state", name, n);
+  uint64_t version = kfi_get_word(bytes + KFI_WORD), size = kfi_get_word(bytes + 2 * KFI_WORD);
+  if (version != VERSION)
+    return kfi_fail(KF_EINVAL, "%s: a state of version %llu, expected version %d%s", name,
+                    (unsigned long long)version, VERSION,
+                    version > VERSION ? ": a later knapformer wrote it" : "");
+  if (size != n)
+    return kfi_fail(KF_EINVAL, "%s: %zu bytes of a state of %llu: it was cut off or added to", name,
+                    n, (unsigned long long)size);
+  if (n < (HEAD_FIELDS + 3) * KFI_WORD ||
+      kfi_get_word(bytes + n - KFI_WORD) != kfi_checksum(bytes, n - KFI_WORD))
+    return kfi_fail(KF_EINVAL, "%s: the checksum does not match: the file is damaged", name);
+  uint64_t n_ranks = kfi_get_word(bytes + 3 * KFI_WORD);
+  if (n_ranks != (uint64_t)s->history.n_ranks)
+    return kfi_fail(KF_EINVAL, "%s: the state of %llu ranks, expected %d", name,
+                    (unsigned long long)n_ranks, s->history.n_ranks);
+  if (kfi_get_word(bytes + 4 * KFI_WORD) != kfi_scheduler_kind(s))
+    return kfi_fail(
+      KF_EINVAL, "%s: the state of another model, cluster or starting cost than this scheduler's",
+      name);
+  if (n != file_bytes(s))
+    return kfi_fail(KF_EINVAL, "%s: %zu bytes, expected %zu", name, n, file_bytes(s));
+  return KF_OK;
+}
+
+/*
+** Limits far beyond what a run comes to, and such that arithmetic within them stays finite: they hold
+** for whatever follows from a state that keeps them, so that its own states can be restored too.
+*/
+static bool within(const double *value, int64_t n, double low, double high) {
+  bool all = true;
+  for (int64_t i = 0; i < n; i++) all &= value[i] >= low && value[i] <= high;
+  return all;
+}
+
+static bool counts(const int64_t *value, int64_t n) {
+  bool all = true;
+  for (int64_t i = 0; i < n; i++) all &= value[i] >= 0 && value[i] <= (int64_t)1 << 60;
+  return all;
+}
+
+static bool law_is_possible(const kfi_law *law) {
+  double ratio = law->quadratic_s / law->linear_s;
+  return within(&law->linear_s, 1, 1e-60, 1e60) && within(&law->quadratic_s, 1, 1e-60, 1e60) &&
+         within(&ratio, 1, 1e-20, 1e20) && within(&law->constant_tokens, 1, 0, 1e60) &&
+         within(&law->overhead_tokens, 1, 0, 1e85) && within(&law->comm_scale, 1, 0, 1e3) &&
+         within(law->correction, KFI_CLASSES, -2, 2);
+}
+
+static bool rows_are_possible(const kfi_history *h) {
+  const kfi_joint *j = &h->joint;
+  int64_t n = h->n_ranks, n_rows = n * KFI_RECENT;
+  bool possible = within(h->row_x, n_rows * KFI_PARAMS, -1e30, 1e30) &&
+                  within(h->row_a, n_rows, -1e30, 1e30) && within(h->row_z, n_rows, -1e3, 1e3) &&
+                  within(j->info, KFI_PARAMS * KFI_PARAMS, -1e65, 1e65) &&
+                  within(j->cross, n * KFI_PARAMS, -1e65, 1e65) &&
+                  within(j->rank_info, n, 0, 1e65) && within(j->rank_target, n, -1e200, 1e200) &&
+                  within(j->target, KFI_PARAMS, -1e200, 1e200) && counts(h->n_rows, n);
+  for (int i = 0; i < KFI_PARAMS; i++) possible &= j->info[i * KFI_PARAMS + i] >= 0;
+  for (int64_t r = 0; r < n; r++) possible &= h->n_rows[r] <= h->n_steps;
+  return possible;
+}
+
+static bool slots_are_possible(const kfi_history *h) {
+  if (h->n_slots < 1 || h->n_slots > KFI_CLASSES || h->slot_of[0] != 0) return false;
+  int32_t n = 0;
+  for (int c = 0; c < KFI_CLASSES; c++) {
+    if (h->slot_of[c] == -1) continue;
+    if (h->slot_of[c] < 0 || h->slot_of[c] >= h->n_slots) return false;
+    if (h->class_of[h->slot_of[c]] != c) return false;
+    n++;
+  }
+  return n == h->n_slots;
+}
+
+/* What is planned with: what was begun with, or a law. */
+static bool cost_is_possible(const kf_scheduler *s) {
+  const kf_cost *now = &s->options.cost, *start = &s->start;
+  bool begun = now->linear_s == start->linear_s && now->quadratic_s == start->quadratic_s &&
+               now->constant_s == start->constant_s;
+  return begun ||
+         (within(&now->linear_s, 1, 1e-60, 1e60) && within(&now->quadratic_s, 1, 1e-60, 1e60) &&
+          within(&now->constant_s, 1, 0, 1e66));
+}
+
+static bool plan_is_possible(const kf_scheduler *s) {
+  const kfi_history *h = &s->history;
+  int64_t n = h->n_ranks;
+  bool possible = within(h->comm_s, n, 0, 1e9) && within(h->predicted_s, n, 0, 1e200) &&
+                  within(s->planned_tokens, n, 0, 1e30) && within(s->planned_samples, n, 0, 1e30) &&
+                  within(s->planned_pressure, n, 0, 1e30) && (!s->awaiting || s->step > 0);
+  for (int64_t i = 0; i < n * KFI_CLASSES; i++)
+    possible &= within(&h->load[i].tokens, 1, 0, 1e30) && within(&h->load[i].squares, 1, 0, 1e45) &&
+                within(&h->load[i].count, 1, 0, 1e30);
+  for (int64_t r = 0; r < n; r++) {
+    const kfi_report *report = &s->report[r];
+    const kf_counters *c = &report->counters;
+    const int64_t whole[] = {c->memory_bytes, c->memory_limit_bytes, c->tokens, c->samples};
+    const double time[] = {report->seconds, c->plan_s, c->route_s, c->compute_s, c->wait_s};
+    for (int i = 0; i < 4; i++) possible &= whole[i] >= 0;
+    possible &= within(time, 5, 0, 86400) && (report->given == 0 || report->given == 1);
+  }
+  return possible;
+}
+
+static bool watch_is_possible(const kf_scheduler *s) {
+  const int64_t count[] = {
+    s->step,           s->epoch,          s->planned_epoch,   s->next_epoch,
+    s->metrics.refits, s->metrics.drifts, s->history.n_steps, s->history.n_outliers};
+  const double sum[] = {s->epoch_s, s->last_epoch_s, s->total_s, s->metrics.mape};
+  bool counted = s->drift_law[0] > 0; /* or nothing is counted from yet */
+  return counts(count, sizeof count / sizeof *count) && within(sum, 4, 0, 1e30) &&
+         within(s->drift_law, 2, counted ? 1e-60 : 0, counted ? 1e60 : 0) &&
+         within(&s->drift_law[2], 1, 0, 1e66) && within(s->drift_error, KFI_LAW_DRIFTS, 0, 1e200) &&
+         within(s->drift_class, KFI_CLASSES, 0.1, 10) &&
+         within(s->drift_speed, s->history.n_ranks, 1e-8, 1e8);
+}
+
+/* A checksum proves that the bytes are those written, not that we wrote them. */
+static bool is_possible(const kf_scheduler *s) {
+  const kfi_history *h = &s->history;
+  int64_t n = h->n_ranks;
+  return slots_are_possible(h) && law_is_possible(&h->law) && law_is_possible(&h->anchor) &&
+         within(&h->noise, 1, 1e-6, 1e4) && within(&h->scatter, 1, 1e-6, 1e4) &&
+         within(&h->rank_tokens, 1, 0, 1e80) && within(h->slow, n, -30, 30) &&
+         within(h->slow_anchor, n, -1e3, 1e3) && within(s->speed, n, 1e-6, 1e6) &&
+         within(s->correction, KFI_CLASSES, 0.1, 10) && cost_is_possible(s) &&
+         rows_are_possible(h) && plan_is_possible(s) && watch_is_possible(s);
+}
+
+kf_status kf_scheduler_restore(kf_scheduler *s, const char *name, const void *data,
+                               size_t n_bytes) {
+  kf_status status;
+  if (!s || !data) return kfi_fail(KF_EINVAL, "kf_scheduler_restore: a pointer is NULL");
+  if (!name) name = "state";
+  if ((status = check_file(s, name, data, n_bytes))) return status;
+
+  kf_scheduler twin = *s;
+  twin.memory = (kfi_buffer){0};
+  twin.planner = NULL;
+  if ((status = kfi_scheduler_lay(&twin))) return status;
+  memcpy(twin.memory.data, s->memory.data, s->memory.n_bytes); /* what is not saved: caps, bags */
+  kfi_watch_start(&twin);
+  archive a = {.mode = READ, .bytes = (unsigned char *)data + (HEAD_FIELDS + 2) * KFI_WORD};
+  walk(&a, &twin);
+  if (a.infinite || !is_possible(&twin)) {
+    status = kfi_fail(KF_EINVAL, "%s: a state that no scheduler can be in", name);
+    goto fail;
+  }
+  if (twin.config.cost_model != KF_COST_HISTORY) kfi_scheduler_begin(&twin);
+  kfi_history_refresh(&twin.history);
+  twin.options.speed = twin.speed;
+  twin.options.mem_tokens = twin.options.mem_tokens ? twin.cap : NULL;
+  if ((status = kf_planner_create(&twin.options, &twin.planner))) goto fail;
+  kfi_watch_learned(&twin);
+  kfi_watch_cost(&twin);
+  kf_planner_free(s->planner);
+  kfi_buffer_free(&s->memory);
+  *s = twin;
+  s->metrics.drift = s->drift; /* inside the scheduler itself */
+  s->metrics.correction = s->correction_list;
+  return KF_OK;
+
+fail:
+  kfi_buffer_free(&twin.memory);
+  return status;
+}

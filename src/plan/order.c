@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+** Sequences by falling work. Keys are works rounded to single precision, with the sequence's
+** number behind them, so that one 64-bit integer sorts both and ties are settled.
+*/
+#include <float.h>
+
+#include "../sort.h"
+#include "knapsack.h"
+
+void kfi_order(const kfi_world *w, const kf_batch *batch, kfi_sorter *sorter, kfi_item *item) {
+  int64_t n = batch->n_seqs;
+  uint64_t *key = sorter->key;
+  for (int32_t r = 0; r < batch->n_ranks; r++) {
+    for (int64_t i = batch->rank_off[r]; i < batch->rank_off[r + 1]; i++) sorter->home[i] = r;
+  }
+  for (int64_t i = 0; i < n; i++) {
+    double l = (double)batch->len[i], f = batch->factor ? batch->factor[i] : 1;
+    double exact = f * (w->linear_s * l + w->quadratic_s * l * l + w->constant_s);
+    uint64_t rising = kfi_sort_real(exact < FLT_MAX ? exact : FLT_MAX);
+    key[i] = (~rising >> 32 << 32) | (uint64_t)i;
+  }
+  key = kfi_sort_high(key, sorter->spare, n);
+  for (int64_t k = 0; k < n; k++) {
+    int64_t i = (int64_t)(uint32_t)key[k];
+    double l = (double)batch->len[i], f = batch->factor ? batch->factor[i] : 1;
+    double work = f * (w->linear_s * l + w->quadratic_s * l * l + w->constant_s);
+    item[k] = (kfi_item){work, f, batch->len[i], sorter->home[i], (int32_t)i};
+  }
+}
