@@ -166,18 +166,19 @@ void cli_view_plan(const kf_plan *plan, const cli_view *view);
 /* ------------------------------------------------- outputs.c: the files of a config */
 
 /* steps_file, trace_file and metrics_file, on the one rank that writes them. */
-typedef struct cli_watch {
+typedef struct cli_outputs {
   const char *command;
   const kf_config *config; /* borrowed until close */
   FILE *steps, *trace;
-} cli_watch;
+} cli_outputs;
 
 /* All return 0, or an exit code after saying which file failed and why. Files are begun anew; a
 ** steps_file "-" is standard output. Close also after an open that failed, and where `complete` is
 ** false the trace is left without its end. */
-int cli_watch_open(cli_watch *watch, const char *command, const kf_config *config, int32_t n_ranks);
-int cli_watch_step(cli_watch *watch, const kf_metrics *metrics);
-int cli_watch_close(cli_watch *watch, bool complete);
+int cli_outputs_open(cli_outputs *outputs, const char *command, const kf_config *config,
+                     int32_t n_ranks);
+int cli_outputs_step(cli_outputs *outputs, const kf_metrics *metrics);
+int cli_outputs_close(cli_outputs *outputs, bool complete);
 
 /* The state_file: read where there is one; written. */
 int cli_restore_state(const char *command, const kf_config *config, kf_scheduler *scheduler);

@@ -119,7 +119,7 @@ typedef struct job {
   kf_scheduler *scheduler;
   kf_step *step;
   sim_times *times; /* (n_ranks) */
-  cli_watch watch;
+  cli_outputs outputs;
   bool table;
   tally first, last, all, row; /* row: since the last line of the table */
   uint64_t hash;               /* of the last plan */
@@ -227,7 +227,7 @@ static int prepare(job *j) {
   j->interval = j->config.rebalance_interval ? j->config.rebalance_interval : 50;
   j->table = j->rank == 0 && !q->json && !standard;
   if ((code = make_scheduler(j))) return code;
-  return j->rank == 0 ? cli_watch_open(&j->watch, name, &j->config, j->n_ranks) : 0;
+  return j->rank == 0 ? cli_outputs_open(&j->outputs, name, &j->config, j->n_ranks) : 0;
 }
 
 /* What all ranks find wrong, rank 0 says for all: the others begin when it is through. */
@@ -403,7 +403,7 @@ static int show_last(job *j) {
                                     d->what, "before", d->before, "now", d->now));
   }
   j->drifts = m->drifts;
-  return j->rank == 0 ? cli_watch_step(&j->watch, m) : 0;
+  return j->rank == 0 ? cli_outputs_step(&j->outputs, m) : 0;
 }
 
 static void count(job *j, int64_t i, const kf_plan *plan) {
@@ -457,7 +457,7 @@ static int run(job *j) {
     j->comm ? kf_step_settle(j->step, j->scheduler) : kf_scheduler_settle(j->scheduler);
   if (status) return fail(j, status);
   if ((code = show_last(j)) || j->rank > 0) return code;
-  if ((code = cli_watch_close(&j->watch, true))) return code;
+  if ((code = cli_outputs_close(&j->outputs, true))) return code;
   if ((code = cli_save_state(name, &j->config, j->scheduler))) return code;
   if (j->table) print_summary(j);
   if (j->q->json) code = print_json(j);
@@ -491,7 +491,7 @@ int cli_sim(char **argv) {
   kf_status status = cli_launched() ? kf_comm_mpi_create(NULL, &j->comm) : KF_OK;
   code = status ? cli_fail_status(status, name, NULL) : prepare_in_turn(j);
   if (!code) code = run(j);
-  cli_watch_close(&j->watch, false); /* what is open still, after a failure that was told */
+  cli_outputs_close(&j->outputs, false); /* what is open still, after a failure that was told */
   json_decref(j->drift_list);
   free(j->times);
   kf_step_free(j->step);

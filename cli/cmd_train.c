@@ -142,23 +142,24 @@ static kf_status set_timeout(train_session *s) {
 static int make_ways(train_session *s) {
   const train_request *q = s->q;
   kf_status status = train_job_create(&s->options, &s->job);
-  for (int w = 0; w < N_WAYS && !status; w++) {
+  for (int w = 0; w < N_VARIANTS && !status; w++) {
     bool wanted = q->compare || q->balance == (w == WITH);
-    train_way_options options = {.config = w == WITH ? &s->config : NULL,
-                                 .cost = &s->cost,
-                                 .log = s->rank == 0 && w == WITH ? train_log : NULL,
-                                 .log_user = s};
+    train_variant_options options = {.config = w == WITH ? &s->config : NULL,
+                                     .cost = &s->cost,
+                                     .log = s->rank == 0 && w == WITH ? train_log : NULL,
+                                     .log_user = s};
     s->record[w].n_ranks = s->n_ranks;
-    if (wanted) status = train_way_create(s->job, &options, &s->way[w]);
-    if (wanted && !status) status = train_check_ranks(s->job, s->way[w]);
+    if (wanted) status = train_variant_create(s->job, &options, &s->variant[w]);
+    if (wanted && !status) status = train_check_ranks(s->job, s->variant[w]);
   }
   return status ? fail_rank(s) : 0;
 }
 
 static int open_files(train_session *s) {
-  int code = cli_restore_state(name, &s->config, train_way_scheduler(s->way[train_main_way(s)]));
+  int code =
+    cli_restore_state(name, &s->config, train_variant_scheduler(s->variant[train_main_variant(s)]));
   if (code || s->rank > 0) return code;
-  return cli_watch_open(&s->watch, name, &s->config, s->n_ranks);
+  return cli_outputs_open(&s->outputs, name, &s->config, s->n_ranks);
 }
 
 static int begin(train_session *s) {
@@ -198,11 +199,12 @@ static kf_status note_expectations(train_session *s, const kf_metrics *m) {
   return KF_OK;
 }
 
-static int watch(train_session *s) {
-  const kf_metrics *m = kf_scheduler_metrics(train_way_scheduler(s->way[train_main_way(s)]));
+static int write_outputs(train_session *s) {
+  const kf_metrics *m =
+    kf_scheduler_metrics(train_variant_scheduler(s->variant[train_main_variant(s)]));
   if (s->rank > 0) return 0;
   if (note_expectations(s, m)) return fail_rank(s);
-  int code = cli_watch_step(&s->watch, m);
+  int code = cli_outputs_step(&s->outputs, m);
   if (code) kf_comm_fail(s->comm, "it cannot write its files");
   return code;
 }
@@ -218,15 +220,15 @@ static int refuse_loss(const train_session *s, const train_result *r) {
   return EXIT_FAILED;
 }
 
-static int run_step(train_session *s, int way, int64_t step) {
+static int run_step(train_session *s, int variant, int64_t step) {
   train_result result;
-  kf_status status = train_run_step(s->job, s->way[way], step, &result);
-  if (!status && s->rank == 0) status = train_record_add(&s->record[way], &result);
+  kf_status status = train_run_step(s->job, s->variant[variant], step, &result);
+  if (!status && s->rank == 0) status = train_record_add(&s->record[variant], &result);
   if (status) return fail_rank(s);
-  if (way == WITH) s->last_plan = result.plan, s->last_step = step;
-  if (s->rank == 0 && !s->q->json) train_show_step(s, way, &result);
+  if (variant == WITH) s->last_plan = result.plan, s->last_step = step;
+  if (s->rank == 0 && !s->q->json) train_show_step(s, variant, &result);
   if (!isfinite(result.loss) || !isfinite(result.grad_norm)) return refuse_loss(s, &result);
-  return way == train_main_way(s) ? watch(s) : 0;
+  return variant == train_main_variant(s) ? write_outputs(s) : 0;
 }
 
 /* Has the time run out? By rank 0's clock, so that all agree. */
@@ -248,10 +250,10 @@ static int run_steps(train_session *s) {
   s->expected_step = -1;
   for (int64_t first = 0, turn = 0; first < s->n_steps && !up && !code; first += s->block, turn++) {
     int64_t end = first + s->block < s->n_steps ? first + s->block : s->n_steps;
-    for (int i = 0; i < N_WAYS && !code; i++) {
-      int way = (i + turn) % 2 ? WITH : WITHOUT;
-      for (int64_t step = first; s->way[way] && step < end && !code; step++)
-        code = run_step(s, way, step);
+    for (int i = 0; i < N_VARIANTS && !code; i++) {
+      int variant = (i + turn) % 2 ? WITH : WITHOUT;
+      for (int64_t step = first; s->variant[variant] && step < end && !code; step++)
+        code = run_step(s, variant, step);
     }
     if (!code) code = time_is_up(s, &up);
   }
@@ -261,8 +263,8 @@ static int run_steps(train_session *s) {
 /* The results first: a full disk must not take them along. */
 static int show(train_session *s) {
   int code = s->q->json ? train_print_json(s) : train_show_results(s);
-  if (!code) code = cli_watch_close(&s->watch, true);
-  kf_scheduler *scheduler = train_way_scheduler(s->way[train_main_way(s)]);
+  if (!code) code = cli_outputs_close(&s->outputs, true);
+  kf_scheduler *scheduler = train_variant_scheduler(s->variant[train_main_variant(s)]);
   if (!code) code = cli_save_state(name, &s->config, scheduler);
   if (!code && s->q->report) code = train_write_report(s);
   if (!code && s->q->report && !s->q->json) printf("report: %s\n", s->q->report);
@@ -271,14 +273,15 @@ static int show(train_session *s) {
 
 static int finish(train_session *s) {
   int code;
-  for (int w = 0; w < N_WAYS; w++)
-    if (s->way[w] && (kf_step_settle(train_way_step(s->way[w]), train_way_scheduler(s->way[w])) ||
-                      train_check_ranks(s->job, s->way[w])))
+  for (int w = 0; w < N_VARIANTS; w++)
+    if (s->variant[w] && (kf_step_settle(train_variant_step(s->variant[w]),
+                                         train_variant_scheduler(s->variant[w])) ||
+                          train_check_ranks(s->job, s->variant[w])))
       return fail_rank(s);
-  if ((code = watch(s))) return code;
+  if ((code = write_outputs(s))) return code;
   if (s->rank > 0) return 0;
-  if (s->way[WITHOUT] && s->way[WITH] &&
-      train_way_difference(s->way[WITHOUT], s->way[WITH], &s->param_rel_diff))
+  if (s->variant[WITHOUT] && s->variant[WITH] &&
+      train_variant_difference(s->variant[WITHOUT], s->variant[WITH], &s->param_rel_diff))
     return fail_rank(s);
   return show(s);
 }
@@ -325,9 +328,9 @@ static int start_ranks(train_session *s, char **argv) {
 }
 
 static void clear(train_session *s) {
-  cli_watch_close(&s->watch, false); /* what is open still, after a failure that was told */
-  for (int w = 0; w < N_WAYS; w++) {
-    train_way_free(s->way[w]);
+  cli_outputs_close(&s->outputs, false); /* what is open still, after a failure that was told */
+  for (int w = 0; w < N_VARIANTS; w++) {
+    train_variant_free(s->variant[w]);
     train_record_clear(&s->record[w]);
   }
   train_job_free(s->job);
@@ -366,7 +369,7 @@ int cli_train(char **argv) {
   find_terminal(s);
   code = cli_launched() ? run_rank(s) : start_ranks(s, argv);
   if (code && s->comm && kf_comm_size(s->comm) > 1) { /* MPI may still write to the job's memory */
-    cli_watch_close(&s->watch, false);
+    cli_outputs_close(&s->outputs, false);
     kf_comm_free(s->comm);
   } else {
     clear(s);

@@ -15,7 +15,7 @@ typedef struct train_request {
   bool balance, compare, json;
 } train_request;
 
-enum { WITHOUT, WITH, N_WAYS };
+enum { WITHOUT, WITH, N_VARIANTS };
 enum { TRAIN_MOST_RANKS = 4096 }; /* that it starts itself */
 
 /* What they become, and what must be freed. */
@@ -41,15 +41,15 @@ typedef struct train_session {
   bool cost_given; /* by a file */
   bool measured;   /* here, and not by a file or the model's shape */
   train_job *job;
-  train_way *way[N_WAYS]; /* NULL: not wanted */
-  train_record record[N_WAYS];
+  train_variant *variant[N_VARIANTS]; /* NULL: not wanted */
+  train_record record[N_VARIANTS];
   double *predicted_s, *measured_s; /* (n_points) of the scheduler's expectations */
   int64_t n_points, cap_points;
   int64_t expected_step;    /* whose points were added last */
   const kf_plan *last_plan; /* of the way with the balancer, and its step */
   int64_t last_step;
   double param_rel_diff; /* how far the two ways' parameters have come apart */
-  cli_watch watch;
+  cli_outputs outputs;
   bool on_terminal;
   int columns, lines; /* of the terminal */
   int n_drawn;        /* lines that the live view has drawn and will draw over */
@@ -57,7 +57,9 @@ typedef struct train_session {
 } train_session;
 
 /* The way whose figures and files stand for the run. */
-static inline int train_main_way(const train_session *s) { return s->way[WITH] ? WITH : WITHOUT; }
+static inline int train_main_variant(const train_session *s) {
+  return s->variant[WITH] ? WITH : WITHOUT;
+}
 
 /* ------------------------------------------------------------------ train_setup.c */
 
@@ -71,7 +73,7 @@ int32_t train_count_cores(void);
 /* ------------------------------------------------------------------- view_train.c */
 
 void train_show_start(train_session *s);
-void train_show_step(train_session *s, int way, const train_result *result);
+void train_show_step(train_session *s, int variant, const train_result *result);
 int train_show_results(const train_session *s);
 
 /* A kf_log_fn whose `user` is the session: lines stay above the live view. */

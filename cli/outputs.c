@@ -18,13 +18,13 @@
 
 static bool is_standard(const char *path) { return strcmp(path, "-") == 0; }
 
-static int fail(const cli_watch *w, const char *key, const char *path) {
+static int fail(const cli_outputs *w, const char *key, const char *path) {
   return cli_fail(EXIT_FAILED, w->command, "%s: cannot write \"%s\": %s", key, path,
                   strerror(errno));
 }
 
 /* Append a text of the library's, and free it. */
-static int append(const cli_watch *w, kf_status status, char *text, FILE *file, const char *key,
+static int append(const cli_outputs *w, kf_status status, char *text, FILE *file, const char *key,
                   const char *path) {
   if (status) return cli_fail_status(status, w->command, key);
   bool good = fputs(text, file) >= 0 && fflush(file) == 0;
@@ -34,9 +34,10 @@ static int append(const cli_watch *w, kf_status status, char *text, FILE *file, 
   return good ? 0 : fail(w, key, path);
 }
 
-int cli_watch_open(cli_watch *w, const char *command, const kf_config *config, int32_t n_ranks) {
+int cli_outputs_open(cli_outputs *w, const char *command, const kf_config *config,
+                     int32_t n_ranks) {
   char *text = NULL;
-  *w = (cli_watch){.command = command, .config = config};
+  *w = (cli_outputs){.command = command, .config = config};
   const char *const named[][2] = {{"metrics_file", config->metrics_file},
                                   {"trace_file", config->trace_file},
                                   {"state_file", config->state_file}};
@@ -57,7 +58,7 @@ int cli_watch_open(cli_watch *w, const char *command, const kf_config *config, i
   return 0;
 }
 
-int cli_watch_step(cli_watch *w, const kf_metrics *metrics) {
+int cli_outputs_step(cli_outputs *w, const kf_metrics *metrics) {
   const kf_config *c = w->config;
   char *text = NULL;
   int code = 0;
@@ -79,7 +80,7 @@ int cli_watch_step(cli_watch *w, const kf_metrics *metrics) {
   return code;
 }
 
-int cli_watch_close(cli_watch *w, bool complete) {
+int cli_outputs_close(cli_outputs *w, bool complete) {
   char *text = NULL;
   int code = 0;
   if (w->trace && complete) {

@@ -20,10 +20,10 @@ static int write_facts(const train_session *s, char value[N_FACTS][FACT], kf_rep
   snprintf(value[1], FACT, "%.80s at scale %.4g: %" PRId64 " sequences, %" PRId64 " tokens a step",
            s->mix, s->options.data.scale, s->first->n_seqs, tokens);
   snprintf(value[2], FACT, "%" PRId32 ", one thread each", s->n_ranks);
-  snprintf(value[3], FACT, "%" PRId64 "%s", s->record[train_main_way(s)].n_steps,
-           s->way[WITHOUT] && s->way[WITH] ? " each way, on the same samples" : "");
-  snprintf(value[4], FACT, "%s%.100s", s->way[WITH] ? "bags " : "none",
-           !s->way[WITH]         ? ""
+  snprintf(value[3], FACT, "%" PRId64 "%s", s->record[train_main_variant(s)].n_steps,
+           s->variant[WITHOUT] && s->variant[WITH] ? " each way, on the same samples" : "");
+  snprintf(value[4], FACT, "%s%.100s", s->variant[WITH] ? "bags " : "none",
+           !s->variant[WITH]     ? ""
            : *s->config.bag_size ? s->config.bag_size
                                  : "auto");
   snprintf(value[5], FACT, "knapformer %s", kf_version());
@@ -32,25 +32,25 @@ static int write_facts(const train_session *s, char value[N_FACTS][FACT], kf_rep
 }
 
 int train_write_report(const train_session *s) {
-  static const char *const run_name[] = {"without", "with knapformer"};
+  static const char *const variant_name[] = {"without", "with knapformer"};
   char value[N_FACTS][FACT];
   kf_report_fact fact[N_FACTS];
-  kf_run run[N_WAYS];
-  kf_report report = {.title = s->way[WITH] ? "A training run, balanced by knapformer"
-                                            : "A training run, without the balancer",
+  kf_report_variant variant[N_VARIANTS];
+  kf_report report = {.title = s->variant[WITH] ? "A training run, balanced by knapformer"
+                                                : "A training run, without the balancer",
                       .n_ranks = s->n_ranks,
-                      .run = run,
+                      .variant = variant,
                       .fact = fact,
                       .n_points = s->n_points,
                       .predicted_s = s->predicted_s,
                       .measured_s = s->measured_s};
   char *page = NULL;
   report.n_facts = write_facts(s, value, fact);
-  for (int w = 0; w < N_WAYS; w++) {
+  for (int w = 0; w < N_VARIANTS; w++) {
     const train_record *r = &s->record[w];
-    if (s->way[w])
-      run[report.n_runs++] =
-        (kf_run){run_name[w], r->n_steps, r->step, r->step_s, r->loss, r->counters};
+    if (s->variant[w])
+      variant[report.n_variants++] =
+        (kf_report_variant){variant_name[w], r->n_steps, r->step, r->step_s, r->loss, r->counters};
   }
   if (s->last_plan) {
     report.plan = s->last_plan;

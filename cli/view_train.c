@@ -20,11 +20,11 @@
 #include "cmd_train.h"
 
 static const char name[] = "train";
-static const char *const way_name[] = {"without", "with"};
+static const char *const variant_name[] = {"without", "with"};
 
 enum { LIVE_RANKS = 16, SHARE_RANKS = 32, MOST_LINES = 60 };
 
-static bool both(const train_session *s) { return s->way[WITHOUT] && s->way[WITH]; }
+static bool both(const train_session *s) { return s->variant[WITHOUT] && s->variant[WITH]; }
 
 static void draw_live(train_session *s, const char *text);
 
@@ -56,20 +56,20 @@ void train_show_start(train_session *s) {
 /* ------------------------------------------------------------------------- a step */
 
 /* "step 12 with: loss 0.82310, 3.553 s, 1408 tokens/s, max/mean 1.012" */
-static void describe(const train_session *s, int way, const train_result *r, char out[160]) {
+static void describe(const train_session *s, int variant, const train_result *r, char out[160]) {
   char seconds[32];
   snprintf(out, 160, "step %" PRId64 "%s%s: loss %.*f, %s, %.0f tokens/s, max/mean %.3f", r->step,
-           both(s) ? " " : "", both(s) ? way_name[way] : "", fabs(r->loss) < 1e3 ? 5 : 0, r->loss,
-           cli_seconds(r->step_s, seconds), (double)r->n_tokens / r->step_s,
+           both(s) ? " " : "", both(s) ? variant_name[variant] : "", fabs(r->loss) < 1e3 ? 5 : 0,
+           r->loss, cli_seconds(r->step_s, seconds), (double)r->n_tokens / r->step_s,
            train_max_over_mean(r->busy_s, s->n_ranks));
 }
 
-static void print_line(const train_session *s, int way, const train_result *r) {
+static void print_line(const train_session *s, int variant, const train_result *r) {
   char seconds[32];
   int64_t lines = s->n_steps * (both(s) ? 2 : 1), every = (lines + MOST_LINES - 1) / MOST_LINES;
   if (r->step % every != 0 && r->step + 1 < s->n_steps) return;
   printf("step %4" PRId64 "  ", r->step);
-  if (both(s)) printf("%-8s ", way_name[way]);
+  if (both(s)) printf("%-8s ", variant_name[variant]);
   printf("loss %.*f  %8s  %7.0f tokens/s  max/mean %.3f\n", fabs(r->loss) < 1e3 ? 5 : 0, r->loss,
          cli_seconds(r->step_s, seconds), (double)r->n_tokens / r->step_s,
          train_max_over_mean(r->busy_s, s->n_ranks));
@@ -101,16 +101,16 @@ static const double *last_busy(const train_record *r) {
 
 static void draw_ranks(const train_session *s, const cli_screen *screen) {
   double top = 0, mean = 0;
-  for (int w = 0; w < N_WAYS; w++)
+  for (int w = 0; w < N_VARIANTS; w++)
     for (int32_t r = 0; last_busy(&s->record[w]) && r < s->n_ranks; r++)
       top = fmax(top, last_busy(&s->record[w])[r]);
-  const double *main_busy = last_busy(&s->record[train_main_way(s)]);
+  const double *main_busy = last_busy(&s->record[train_main_variant(s)]);
   for (int32_t r = 0; main_busy && r < s->n_ranks; r++) mean += main_busy[r] / s->n_ranks;
   for (int32_t r = 0; r < ranks_shown(s); r++) {
     printf("  rank %-4" PRId32, r);
-    for (int w = 0; w < N_WAYS; w++) {
+    for (int w = 0; w < N_VARIANTS; w++) {
       const double *busy = last_busy(&s->record[w]);
-      if (!s->way[w]) continue;
+      if (!s->variant[w]) continue;
       cli_print_bar(busy ? busy[r] : 0, 0, mean, top, screen);
       if (both(s) && w == WITHOUT) printf("  ");
     }
@@ -152,13 +152,13 @@ void train_log(void *session, kf_log_level level, const char *line) {
   printf("%s\n", line);
 }
 
-void train_show_step(train_session *s, int way, const train_result *result) {
+void train_show_step(train_session *s, int variant, const train_result *result) {
   char text[160];
   if (!s->on_terminal) {
-    print_line(s, way, result);
+    print_line(s, variant, result);
     return;
   }
-  describe(s, way, result, text);
+  describe(s, variant, result, text);
   draw_live(s, text);
 }
 
@@ -169,9 +169,9 @@ typedef enum figure { SECONDS, COUNT, RATIO, SHARE } figure;
 
 static void print_row(const train_session *s, const char *label, figure kind, const double *value) {
   printf("%-24s", label);
-  for (int w = 0; w < N_WAYS; w++) {
+  for (int w = 0; w < N_VARIANTS; w++) {
     char text[32];
-    if (!s->way[w]) continue;
+    if (!s->variant[w]) continue;
     switch (kind) {
     case SECONDS: cli_seconds(value[w], text); break;
     case COUNT: snprintf(text, sizeof text, "%.0f", value[w]); break;
@@ -186,8 +186,8 @@ static void print_row(const train_session *s, const char *label, figure kind, co
 static void print_shares(const train_session *s) {
   for (int32_t r = 0; r < s->n_ranks && r < SHARE_RANKS; r++) {
     char label[40];
-    double share[N_WAYS];
-    for (int w = 0; w < N_WAYS; w++) share[w] = train_busy_share(&s->record[w], r);
+    double share[N_VARIANTS];
+    for (int w = 0; w < N_VARIANTS; w++) share[w] = train_busy_share(&s->record[w], r);
     snprintf(label, sizeof label, "%s rank %" PRId32, r ? "           " : "busy share,", r);
     print_row(s, label, SHARE, share);
   }
@@ -207,22 +207,22 @@ static int print_comparison(const train_session *s) {
 }
 
 int train_show_results(const train_session *s) {
-  train_summary t[N_WAYS] = {{0}, {0}};
+  train_summary t[N_VARIANTS] = {{0}, {0}};
   kf_status status = KF_OK;
-  for (int w = 0; w < N_WAYS && !status; w++) status = train_summarise(&s->record[w], &t[w]);
+  for (int w = 0; w < N_VARIANTS && !status; w++) status = train_summarise(&s->record[w], &t[w]);
   if (status) return cli_fail_status(status, name, NULL);
   const struct {
     const char *label;
     figure kind;
-    double value[N_WAYS];
+    double value[N_VARIANTS];
   } row[] = {{"step, median", SECONDS, {t[0].median_s, t[1].median_s}},
              {"step, 95th percentile", SECONDS, {t[0].p95_s, t[1].p95_s}},
              {"tokens/s", COUNT, {t[0].tokens_per_s, t[1].tokens_per_s}},
              {"busy time, max/mean", RATIO, {t[0].max_over_mean, t[1].max_over_mean}},
              {"idle variance", SHARE, {t[0].idle_variance, t[1].idle_variance}}};
   printf("\n%-24s", "");
-  for (int w = 0; w < N_WAYS; w++)
-    if (s->way[w]) printf("%12s", way_name[w]);
+  for (int w = 0; w < N_VARIANTS; w++)
+    if (s->variant[w]) printf("%12s", variant_name[w]);
   putchar('\n');
   for (size_t i = 0; i < sizeof row / sizeof *row; i++)
     print_row(s, row[i].label, row[i].kind, row[i].value);
@@ -242,7 +242,7 @@ static json_t *comparison_to_json(const train_session *s) {
 }
 
 int train_print_json(const train_session *s) {
-  const train_record *r = &s->record[train_main_way(s)];
+  const train_record *r = &s->record[train_main_variant(s)];
   train_summary t;
   json_t *loss = json_array();
   if (train_summarise(r, &t)) return cli_fail_status(KF_ENOMEM, name, NULL);

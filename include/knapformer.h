@@ -29,7 +29,7 @@
 **  14. fit       measured (length, seconds) rows become a cost
 **  15. config    one YAML file
 **  16. scheduler plans every step, learns from measured times, remembers
-**  17. watch     metrics, log, trace
+**  17. metrics   figures of a step, log, trace, files
 **  18. bucket    how many samples of a length make a batch, under a memory and a compute limit
 **  19. sampler   an epoch's batches, the same on every rank without a word between them
 **  20. report    a training run, or the same one without and with the balancer, as one HTML page
@@ -112,6 +112,8 @@ KF_API kf_status kf_fail(kf_status status, const char *sentence);
 
 #define KF_MAX_RANKS (1 << 20)
 #define KF_MAX_HEADS 1024
+#define KF_MAX_DIM (1 << 20) /* width of a model, or columns of a kernel */
+#define KF_MAX_LAYERS (1 << 16)
 #define KF_MAX_LEN ((int64_t)1 << 32) /* tokens of one sequence */
 #define KF_MAX_SEQS ((int64_t)1 << 30)
 #define KF_MAX_TOKENS ((int64_t)1 << 52) /* of a batch: times heads, they still fit 64 bits */
@@ -622,8 +624,6 @@ typedef enum kf_rounding {
   KF_ROUND_EACH = 1  /* after every operation, as an eager model in dtype does */
 } kf_rounding;
 
-#define KF_MAX_DIM 1048576
-
 /*
 ** LayerNorm-Modulate over packed tokens: with s the sequence of a token,
 **
@@ -834,7 +834,7 @@ KF_API kf_status kf_config_text(const kf_config *config, char **out);
 ** the same, to the bit, without a collective of its own. Every step is planned; every
 ** rebalance_interval steps `history` refits: the three coefficients of the cost, one speed per rank,
 ** one correction per class of sequence. A single pause, garbage collection or checkpoint does not
-** move it; what lasts five steps does. `static` and `modelled` keep their cost, and watch.
+** move it; what lasts five steps does. `static` and `modelled` keep their cost, and tell.
 */
 typedef struct kf_scheduler kf_scheduler;
 
@@ -917,7 +917,7 @@ KF_API kf_status kf_scheduler_save(const kf_scheduler *scheduler, void **out, si
 KF_API kf_status kf_scheduler_restore(kf_scheduler *scheduler, const char *name, const void *data,
                                       size_t n_bytes);
 
-/* ------------------------------------------------------------------- 17. watch */
+/* ------------------------------------------------------------------ 17. metrics */
 
 /* A coefficient that has moved: by more than 10%, and more than its noise explains. */
 typedef struct kf_drift {
@@ -1234,15 +1234,15 @@ KF_API kf_status kf_svg_buckets(const kf_bucket_panel *panel, int32_t n_panels, 
 
 /* ------------------------------------------------------------------ 20. report */
 
-/* One way to train: all its steps, as they were measured. Seconds are 0 to 1e9. */
-typedef struct kf_run {
+/* One variant of a training run: all its steps, as they were measured. Seconds are 0 to 1e9. */
+typedef struct kf_report_variant {
   const char *name; /* "without", "with knapformer" */
   int64_t n_steps;
   const int64_t *step;         /* (n_steps) rising numbers, 0 to 2^52; NULL: 0, 1, 2 .. */
   const double *step_s;        /* (n_steps) from its begin to its end */
   const double *loss;          /* (n_steps) left out where no number of up to 1e12; NULL: none */
   const kf_counters *counters; /* (n_steps, n_ranks) its seconds; busy are plan, route, compute */
-} kf_run;
+} kf_report_variant;
 
 /* A line of the table at the top: "model", "DiT-S". */
 typedef struct kf_report_fact {
@@ -1252,9 +1252,10 @@ typedef struct kf_report_fact {
 typedef struct kf_report {
   const char *title; /* NULL: "Training run" */
   int32_t n_ranks;
-  int32_t n_runs; /* 1, or 2: then the first is the one without the balancer, and what both did in
+  int32_t
+    n_variants; /* 1, or 2: then the first is the one without the balancer, and what both did in
                      steps of the same number is compared */
-  const kf_run *run;
+  const kf_report_variant *variant;
   int32_t n_facts;
   const kf_report_fact *fact;
   int64_t n_points;

@@ -3,10 +3,7 @@
 #ifndef KFI_WORDS_H
 #define KFI_WORDS_H
 
-#include <stddef.h>
-#include <stdint.h>
-
-#include "plan/planning.h"
+#include "numbers.h"
 
 enum { KFI_WORD = 8 };
 
@@ -21,9 +18,7 @@ static inline uint64_t kfi_get_word(const unsigned char *at) {
 }
 
 static inline uint64_t kfi_checksum(const unsigned char *bytes, size_t n) {
-  uint64_t h = KFI_HASH_START;
-  for (size_t i = 0; i < n; i++) h = (h ^ bytes[i]) * 0x100000001b3u;
-  return h;
+  return kfi_hash_bytes(KFI_HASH_START, bytes, n);
 }
 
 #endif

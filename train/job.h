@@ -52,7 +52,7 @@ struct train_job {
   double *busy_s;           /* (n_ranks) */
 };
 
-struct train_way {
+struct train_variant {
   train_job *job;
   kf_config config;
   kf_scheduler *scheduler;

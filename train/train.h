@@ -319,30 +319,31 @@ void train_job_free(train_job *job);
 train_data *train_job_data(train_job *job);
 
 /* One way of training: its parameters, its optimiser, its scheduler. */
-typedef struct train_way train_way;
+typedef struct train_variant train_variant;
 
 /* What a token's way there and back moves, in the direction that has more: its row and the gradient
 ** of its prediction. For kf_cost. */
 #define TRAIN_ROUTE_BYTES (sizeof(train_row) + TRAIN_VALUES * sizeof(float))
 
-typedef struct train_way_options {
+typedef struct train_variant_options {
   const kf_config *config; /* of the balancer; NULL: none, every sequence stays at home */
   const kf_cost *cost;     /* to start from */
   kf_log_fn *log;
   void *log_user;
-} train_way_options;
+} train_variant_options;
 
-kf_status train_way_create(train_job *job, const train_way_options *options, train_way **out);
-void train_way_free(train_way *way);
-kf_scheduler *train_way_scheduler(train_way *way);
-kf_step *train_way_step(train_way *way);
+kf_status train_variant_create(train_job *job, const train_variant_options *options,
+                               train_variant **out);
+void train_variant_free(train_variant *variant);
+kf_scheduler *train_variant_scheduler(train_variant *variant);
+kf_step *train_variant_step(train_variant *variant);
 
 const train_params *train_job_params(const train_job *job);
 
 /* A way's parameters and their average, and the last step's gradients before they were scaled and
 ** clipped: sums over all ranks and values. All (params->n_floats). */
-float *train_way_params(train_way *way);
-const float *train_way_average(const train_way *way);
+float *train_variant_params(train_variant *variant);
+const float *train_variant_average(const train_variant *variant);
 const float *train_job_grads(const train_job *job);
 
 /* What a step was, on all ranks the same. */
@@ -359,15 +360,15 @@ typedef struct train_result {
 
 /* Train on the samples of step `step`. Collective: a rank that runs out of memory tells the others.
 ** What is in *out lives until the job's next step. */
-kf_status train_run_step(train_job *job, train_way *way, int64_t step, train_result *out);
+kf_status train_run_step(train_job *job, train_variant *variant, int64_t step, train_result *out);
 
 /* How far two ways that began alike have come apart: the L2 norm of the difference of their
 ** parameters over that of what the first has changed since the start. Needs another block of
 ** parameters for the while. */
-kf_status train_way_difference(const train_way *a, const train_way *b, double *out);
+kf_status train_variant_difference(const train_variant *a, const train_variant *b, double *out);
 
 /* Have all ranks the same parameters, bit for bit? They must. Collective. */
-kf_status train_check_ranks(train_job *job, const train_way *way);
+kf_status train_check_ranks(train_job *job, const train_variant *variant);
 
 /* -------------------------------------------------------------------------- record.c */
 

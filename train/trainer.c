@@ -90,19 +90,19 @@ const float *train_job_grads(const train_job *job) { return job->grads; }
 /* ------------------------------------------------------------------------ the step */
 
 /* What is under way on this rank. */
-typedef struct passage {
+typedef struct train_step {
   train_job *job;
-  train_way *way;
+  train_variant *variant;
   train_batch batch;
   const kf_plan *plan;
   train_pack pack;
   train_clock clock;
   double sum[2]; /* squared errors; values that count. Of this rank, then of all */
-} passage;
+} train_step;
 
 enum { VALUE_BYTES = TRAIN_VALUES * sizeof(float) };
 
-static kf_status meet(passage *p) {
+static kf_status meet(train_step *p) {
   train_clock_lap(&p->clock, TRAIN_PHASE_COMPUTE);
   kf_status status = kf_comm_barrier(p->job->o.comm);
   train_clock_lap(&p->clock, TRAIN_PHASE_WAIT);
@@ -112,15 +112,16 @@ static kf_status meet(passage *p) {
 /* Does any row leave its home? Then all ranks exchange. */
 static bool routes(const kf_plan *plan) { return plan->route_off[plan->n_ranks] > 0; }
 
-static kf_status schedule(passage *p) {
+static kf_status schedule(train_step *p) {
   kf_rank_batch mine = {
     .n_seqs = p->batch.n_seqs, .len = p->batch.len, .profile = p->batch.profile};
-  kf_status status = kf_step_schedule(p->way->step, p->way->scheduler, &mine, NULL, &p->plan);
+  kf_status status =
+    kf_step_schedule(p->variant->step, p->variant->scheduler, &mine, NULL, &p->plan);
   train_clock_lap(&p->clock, TRAIN_PHASE_PLAN);
   return status;
 }
 
-static kf_status reserve(passage *p) {
+static kf_status reserve(train_step *p) {
   train_job *job = p->job;
   int64_t held = p->plan->hold_rows[job->rank], row_bytes = sizeof(train_row);
   kf_status status = train_reserve(&job->held_row, held * row_bytes, "held rows");
@@ -132,11 +133,11 @@ static kf_status reserve(passage *p) {
 }
 
 /* The order in which this rank computes, by the cost that the plan was made with. */
-static kf_status group(passage *p) {
+static kf_status group(train_step *p) {
   train_job *job = p->job;
   train_group *g = &job->group;
   const kf_plan *plan = p->plan;
-  const kf_cost *cost = &kf_scheduler_metrics(p->way->scheduler)->cost;
+  const kf_cost *cost = &kf_scheduler_metrics(p->variant->scheduler)->cost;
   kf_status status = train_group_rows(plan, cost, job->rank, g);
   if (status) return status;
   p->pack = (train_pack){.n_rows = plan->hold_rows[job->rank],
@@ -153,7 +154,7 @@ static kf_status group(passage *p) {
 }
 
 /* Squared errors of what came home; predictions become their gradients. */
-static void make_loss(passage *p) {
+static void make_loss(train_step *p) {
   float *home = p->job->home.data;
   const train_batch *b = &p->batch;
   double sum = 0;
@@ -170,7 +171,7 @@ static void make_loss(passage *p) {
   p->sum[1] = (double)(b->n_visual * TRAIN_VALUES);
 }
 
-static kf_status forward(passage *p) {
+static kf_status forward(train_step *p) {
   train_job *job = p->job;
   int64_t n_home = p->batch.n_rows, n_held = p->pack.n_rows;
   kf_tensor home = {(void *)p->batch.row, n_home, sizeof(train_row), 0};
@@ -181,7 +182,7 @@ static kf_status forward(passage *p) {
   if (status) return status;
   train_group_move(&job->group, sizeof(train_row), held.data, job->row.data, false);
   train_clock_lap(&p->clock, TRAIN_PHASE_MOVE);
-  status = train_net_forward(job->net, p->way->state.p, &p->pack, job->values.data);
+  status = train_net_forward(job->net, p->variant->state.p, &p->pack, job->values.data);
   if (status) return status;
   if (routes(p->plan) && (status = meet(p))) return status;
   train_group_move(&job->group, VALUE_BYTES, job->values.data, prediction.data, true);
@@ -190,7 +191,7 @@ static kf_status forward(passage *p) {
   return status;
 }
 
-static kf_status backward(passage *p) {
+static kf_status backward(train_step *p) {
   train_job *job = p->job;
   kf_tensor home = {job->home.data, p->batch.n_rows, VALUE_BYTES, 0};
   kf_tensor held = {job->held_values.data, p->pack.n_rows, VALUE_BYTES, 0};
@@ -199,11 +200,11 @@ static kf_status backward(passage *p) {
   if ((status = kf_route_forward(job->o.comm, p->plan, 1, &home, &held))) return status;
   train_group_move(&job->group, VALUE_BYTES, held.data, job->values.data, false);
   train_clock_lap(&p->clock, TRAIN_PHASE_MOVE);
-  return train_net_backward(job->net, p->way->state.p, &p->pack, job->values.data, job->grads);
+  return train_net_backward(job->net, p->variant->state.p, &p->pack, job->values.data, job->grads);
 }
 
 /* The sum over ranks, and the update. */
-static kf_status reduce_and_update(passage *p, train_result *out) {
+static kf_status reduce_and_update(train_step *p, train_result *out) {
   train_job *job = p->job;
   kf_comm *comm = job->o.comm;
   kf_status status;
@@ -215,7 +216,8 @@ static kf_status reduce_and_update(passage *p, train_result *out) {
   train_clock_lap(&p->clock, TRAIN_PHASE_MOVE);
   double scale = p->sum[1] > 0 ? 1 / p->sum[1] : 0;
   out->loss = p->sum[0] * scale;
-  out->grad_norm = train_update(&job->params, job->pw, &job->o, scale, job->grads, &p->way->state);
+  out->grad_norm =
+    train_update(&job->params, job->pw, &job->o, scale, job->grads, &p->variant->state);
   train_clock_lap(&p->clock, TRAIN_PHASE_COMPUTE);
   return KF_OK;
 }
@@ -225,7 +227,7 @@ static kf_status reduce_and_update(passage *p, train_result *out) {
 /* Who has the first row of a sequence counts it; who has heads alone does not. */
 static bool is_first(const kf_chunk *c) { return c->offset == 0 && c->length > 0; }
 
-static kf_counters count(const passage *p) {
+static kf_counters count(const train_step *p) {
   const train_clock *c = &p->clock;
   struct rusage usage;
   long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
@@ -244,13 +246,13 @@ static kf_counters count(const passage *p) {
 }
 
 /* All ranks' times, and the scheduler's share of them. */
-static kf_status tell(passage *p, train_result *out) {
+static kf_status tell(train_step *p, train_result *out) {
   train_job *job = p->job;
   train_note mine = {.busy_s = train_clock_busy(&p->clock),
                      .step_s = train_clock_wall(&p->clock),
                      .counters = count(p)};
   kf_status status =
-    kf_scheduler_update_stats(p->way->scheduler, job->rank, mine.busy_s, &mine.counters);
+    kf_scheduler_update_stats(p->variant->scheduler, job->rank, mine.busy_s, &mine.counters);
   if (status) return status;
   status = kf_comm_gather(job->o.comm, &mine, sizeof mine, job->note);
   if (status) return status;
@@ -267,7 +269,7 @@ static kf_status tell(passage *p, train_result *out) {
   return KF_OK;
 }
 
-static kf_status run(passage *p, int64_t step, train_result *out) {
+static kf_status run(train_step *p, int64_t step, train_result *out) {
   train_job *job = p->job;
   kf_status status;
   if ((status = train_data_step(job->data, step, &p->batch))) return status;
@@ -283,8 +285,8 @@ static kf_status run(passage *p, int64_t step, train_result *out) {
   return tell(p, out);
 }
 
-kf_status train_run_step(train_job *job, train_way *way, int64_t step, train_result *out) {
-  passage p = {.job = job, .way = way};
+kf_status train_run_step(train_job *job, train_variant *variant, int64_t step, train_result *out) {
+  train_step p = {.job = job, .variant = variant};
   train_result result = {.step = step};
   kf_status status = run(&p, step, &result);
   if (!status) *out = result;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One way of training: parameters, AdamW with clipping and averaging, and the scheduler. */
+/* One variant of training: parameters, AdamW with clipping and averaging, and the scheduler. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,57 +7,60 @@
 
 #include "job.h"
 
-static kf_status make_scheduler(train_way *way, const train_way_options *o) {
+static kf_status make_scheduler(train_variant *variant, const train_variant_options *o) {
   if (o->config)
-    way->config = *o->config;
+    variant->config = *o->config;
   else
-    snprintf(way->config.bag_size, sizeof way->config.bag_size, "g1n1"); /* all stay at home */
-  kf_scheduler_options options = {.n_ranks = way->job->n_ranks,
-                                  .config = &way->config,
+    snprintf(variant->config.bag_size, sizeof variant->config.bag_size,
+             "g1n1"); /* all stay at home */
+  kf_scheduler_options options = {.n_ranks = variant->job->n_ranks,
+                                  .config = &variant->config,
                                   .cost = o->cost,
                                   .log = o->log,
                                   .log_user = o->log_user};
-  return kf_scheduler_create(&options, &way->scheduler);
+  return kf_scheduler_create(&options, &variant->scheduler);
 }
 
-kf_status train_way_create(train_job *job, const train_way_options *o, train_way **out) {
+kf_status train_variant_create(train_job *job, const train_variant_options *o,
+                               train_variant **out) {
   size_t n = (size_t)job->params.n_floats;
   kf_status status;
-  train_way *way = calloc(1, sizeof *way);
-  if (!way) return kf_fail(KF_ENOMEM, "out of memory: a way of training");
-  way->job = job;
-  if ((status = make_scheduler(way, o))) goto fail;
-  way->block = aligned_alloc(64, 4 * n * sizeof(float));
-  if (!way->block) {
+  train_variant *variant = calloc(1, sizeof *variant);
+  if (!variant) return kf_fail(KF_ENOMEM, "out of memory: a variant of training");
+  variant->job = job;
+  if ((status = make_scheduler(variant, o))) goto fail;
+  variant->block = aligned_alloc(64, 4 * n * sizeof(float));
+  if (!variant->block) {
     status = train_fail(KF_ENOMEM, "out of memory: %zu bytes for parameters and their moments",
                         4 * n * sizeof(float));
     goto fail;
   }
-  way->state = (train_state){way->block, way->block + n, way->block + 2 * n, way->block + 3 * n, 0};
-  train_params_init(&job->params, job->o.seed, way->state.p);
-  memset(way->state.m, 0, 2 * n * sizeof(float)); /* v follows */
-  memcpy(way->state.ema, way->state.p, n * sizeof(float));
-  if ((status = kf_step_create(job->o.comm, 0, &way->step))) goto fail;
-  *out = way;
+  variant->state = (train_state){variant->block, variant->block + n, variant->block + 2 * n,
+                                 variant->block + 3 * n, 0};
+  train_params_init(&job->params, job->o.seed, variant->state.p);
+  memset(variant->state.m, 0, 2 * n * sizeof(float)); /* v follows */
+  memcpy(variant->state.ema, variant->state.p, n * sizeof(float));
+  if ((status = kf_step_create(job->o.comm, 0, &variant->step))) goto fail;
+  *out = variant;
   return KF_OK;
 
 fail:
-  train_way_free(way);
+  train_variant_free(variant);
   return status;
 }
 
-void train_way_free(train_way *way) {
-  if (!way) return;
-  kf_step_free(way->step);
-  kf_scheduler_free(way->scheduler);
-  free(way->block);
-  free(way);
+void train_variant_free(train_variant *variant) {
+  if (!variant) return;
+  kf_step_free(variant->step);
+  kf_scheduler_free(variant->scheduler);
+  free(variant->block);
+  free(variant);
 }
 
-kf_scheduler *train_way_scheduler(train_way *way) { return way->scheduler; }
-kf_step *train_way_step(train_way *way) { return way->step; }
-float *train_way_params(train_way *way) { return way->state.p; }
-const float *train_way_average(const train_way *way) { return way->state.ema; }
+kf_scheduler *train_variant_scheduler(train_variant *variant) { return variant->scheduler; }
+kf_step *train_variant_step(train_variant *variant) { return variant->step; }
+float *train_variant_params(train_variant *variant) { return variant->state.p; }
+const float *train_variant_average(const train_variant *variant) { return variant->state.ema; }
 
 double train_update(const train_params *params, const train_pointwise *pw, const train_options *o,
                     double grad_scale, const float *grads, train_state *state) {
@@ -84,7 +87,7 @@ double train_update(const train_params *params, const train_pointwise *pw, const
   return norm;
 }
 
-kf_status train_way_difference(const train_way *a, const train_way *b, double *out) {
+kf_status train_variant_difference(const train_variant *a, const train_variant *b, double *out) {
   const train_job *job = a->job;
   int64_t n = job->params.n_floats;
   double apart = 0, change = 0;
@@ -113,8 +116,8 @@ static int64_t hash_of(const float *p, int64_t n) {
   return (int64_t)(h >> 1);
 }
 
-kf_status train_check_ranks(train_job *job, const train_way *way) {
-  int64_t mine = hash_of(way->state.p, job->params.n_floats);
+kf_status train_check_ranks(train_job *job, const train_variant *variant) {
+  int64_t mine = hash_of(variant->state.p, job->params.n_floats);
   int64_t all[2] = {mine, -mine}; /* the largest and, negated, the smallest */
   kf_status status = kf_comm_reduce(job->o.comm, KF_MAX, KF_I64, 2, all);
   if (status || all[0] == -all[1]) return status;

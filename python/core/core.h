@@ -50,11 +50,11 @@ PyObject *kfpy_text(char *text);
 bool kfpy_put(PyObject *dict, const char *key, PyObject *value);
 
 /* An object that only one thread may be inside of at a time, because the GIL is released there. */
-typedef struct kfpy_door {
+typedef struct kfpy_guard {
   bool taken;
-} kfpy_door;
-bool kfpy_enter(kfpy_door *door, const char *what);
-PyObject *kfpy_leave(kfpy_door *door, PyObject *result); /* returns result */
+} kfpy_guard;
+bool kfpy_enter(kfpy_guard *guard, const char *what);
+PyObject *kfpy_leave(kfpy_guard *guard, PyObject *result); /* returns result */
 
 /* Allocation and release of objects of heap types. */
 PyObject *kfpy_new(PyTypeObject *type);

@@ -9,7 +9,7 @@
 
 typedef struct planner {
   PyObject_HEAD kf_planner *planner;
-  kfpy_door door;
+  kfpy_guard guard;
 } planner;
 
 /* A cap for each rank, or none. */
@@ -65,11 +65,11 @@ static PyObject *planner_plan(PyObject *object, PyObject *args) {
   kf_batch batch;
   const kf_plan *plan;
   kf_status status;
-  if (!kfpy_batch(args, &batch) || !kfpy_enter(&self->door, "planner")) return NULL;
+  if (!kfpy_batch(args, &batch) || !kfpy_enter(&self->guard, "planner")) return NULL;
   Py_BEGIN_ALLOW_THREADS;
   status = kf_planner_plan(self->planner, &batch, &plan);
   Py_END_ALLOW_THREADS;
-  return kfpy_leave(&self->door, status ? kfpy_raise(status) : kfpy_plan_copy(plan));
+  return kfpy_leave(&self->guard, status ? kfpy_raise(status) : kfpy_plan_copy(plan));
 }
 
 static PyMethodDef planner_methods[] = {
@@ -81,7 +81,7 @@ static PyMethodDef planner_methods[] = {
 typedef struct scheduler {
   PyObject_HEAD kf_scheduler *scheduler;
   PyObject *log; /* called with (level, line), or NULL */
-  kfpy_door door;
+  kfpy_guard guard;
 } scheduler;
 
 static void call_log(void *user, kf_log_level level, const char *line) {
@@ -148,11 +148,11 @@ static PyObject *scheduler_plan(PyObject *object, PyObject *args) {
   kf_batch batch;
   const kf_plan *plan;
   kf_status status;
-  if (!kfpy_batch(args, &batch) || !kfpy_enter(&self->door, "scheduler")) return NULL;
+  if (!kfpy_batch(args, &batch) || !kfpy_enter(&self->guard, "scheduler")) return NULL;
   Py_BEGIN_ALLOW_THREADS;
   status = kf_scheduler_plan(self->scheduler, &batch, &plan);
   Py_END_ALLOW_THREADS;
-  return kfpy_leave(&self->door, status ? kfpy_raise(status) : kfpy_plan_copy(plan));
+  return kfpy_leave(&self->guard, status ? kfpy_raise(status) : kfpy_plan_copy(plan));
 }
 
 /* Counters as a tuple of eight numbers, in the order of kf_counters. */
@@ -165,9 +165,9 @@ static PyObject *update_stats(PyObject *object, PyObject *args) {
   if (!PyArg_ParseTuple(args, "id(LLLLdddd)", &rank, &seconds, &memory, &limit, &tokens, &samples,
                         &c.plan_s, &c.route_s, &c.compute_s, &c.wait_s))
     return NULL;
-  if (!kfpy_enter(&self->door, "scheduler")) return NULL;
+  if (!kfpy_enter(&self->guard, "scheduler")) return NULL;
   c.memory_bytes = memory, c.memory_limit_bytes = limit, c.tokens = tokens, c.samples = samples;
-  return kfpy_leave(&self->door,
+  return kfpy_leave(&self->guard,
                     kfpy_none(kf_scheduler_update_stats(self->scheduler, rank, seconds, &c)));
 }
 
@@ -176,9 +176,9 @@ static PyObject *reported(PyObject *object, PyObject *args) {
   int rank;
   double seconds;
   kf_counters c;
-  if (!PyArg_ParseTuple(args, "i", &rank) || !kfpy_enter(&self->door, "scheduler")) return NULL;
+  if (!PyArg_ParseTuple(args, "i", &rank) || !kfpy_enter(&self->guard, "scheduler")) return NULL;
   int given = kf_scheduler_reported(self->scheduler, rank, &seconds, &c);
-  kfpy_leave(&self->door, NULL);
+  kfpy_leave(&self->guard, NULL);
   if (!given) Py_RETURN_NONE;
   return Py_BuildValue("(d(LLLLdddd))", seconds, (long long)c.memory_bytes,
                        (long long)c.memory_limit_bytes, (long long)c.tokens, (long long)c.samples,
@@ -188,51 +188,51 @@ static PyObject *reported(PyObject *object, PyObject *args) {
 static PyObject *settle(PyObject *object, PyObject *unused) {
   (void)unused;
   scheduler *self = (scheduler *)object;
-  if (!kfpy_enter(&self->door, "scheduler")) return NULL;
-  return kfpy_leave(&self->door, kfpy_none(kf_scheduler_settle(self->scheduler)));
+  if (!kfpy_enter(&self->guard, "scheduler")) return NULL;
+  return kfpy_leave(&self->guard, kfpy_none(kf_scheduler_settle(self->scheduler)));
 }
 
 static PyObject *steps(PyObject *object, PyObject *unused) {
   (void)unused;
   scheduler *self = (scheduler *)object;
-  if (!kfpy_enter(&self->door, "scheduler")) return NULL;
-  return kfpy_leave(&self->door, PyLong_FromLongLong(kf_scheduler_steps(self->scheduler)));
+  if (!kfpy_enter(&self->guard, "scheduler")) return NULL;
+  return kfpy_leave(&self->guard, PyLong_FromLongLong(kf_scheduler_steps(self->scheduler)));
 }
 
 static PyObject *hash(PyObject *object, PyObject *unused) {
   (void)unused;
   scheduler *self = (scheduler *)object;
-  if (!kfpy_enter(&self->door, "scheduler")) return NULL;
-  return kfpy_leave(&self->door, PyLong_FromUnsignedLongLong(kf_scheduler_hash(self->scheduler)));
+  if (!kfpy_enter(&self->guard, "scheduler")) return NULL;
+  return kfpy_leave(&self->guard, PyLong_FromUnsignedLongLong(kf_scheduler_hash(self->scheduler)));
 }
 
 static PyObject *new_epoch(PyObject *object, PyObject *unused) {
   (void)unused;
   scheduler *self = (scheduler *)object;
-  if (!kfpy_enter(&self->door, "scheduler")) return NULL;
+  if (!kfpy_enter(&self->guard, "scheduler")) return NULL;
   kf_scheduler_new_epoch(self->scheduler);
-  return kfpy_leave(&self->door, kfpy_none(KF_OK));
+  return kfpy_leave(&self->guard, kfpy_none(KF_OK));
 }
 
 static PyObject *metrics(PyObject *object, PyObject *args) {
   scheduler *self = (scheduler *)object;
   int prometheus;
   char *text = NULL;
-  if (!PyArg_ParseTuple(args, "p", &prometheus) || !kfpy_enter(&self->door, "scheduler"))
+  if (!PyArg_ParseTuple(args, "p", &prometheus) || !kfpy_enter(&self->guard, "scheduler"))
     return NULL;
   const kf_metrics *m = kf_scheduler_metrics(self->scheduler);
   kf_status status = prometheus ? kf_metrics_prometheus(m, &text) : kf_metrics_json(m, &text);
-  return kfpy_leave(&self->door, status ? kfpy_raise(status) : kfpy_text(text));
+  return kfpy_leave(&self->guard, status ? kfpy_raise(status) : kfpy_text(text));
 }
 
 /* The cost that plans are made with, and how often it was refitted. */
 static PyObject *learned(PyObject *object, PyObject *unused) {
   (void)unused;
   scheduler *self = (scheduler *)object;
-  if (!kfpy_enter(&self->door, "scheduler")) return NULL;
+  if (!kfpy_enter(&self->guard, "scheduler")) return NULL;
   const kf_metrics *m = kf_scheduler_metrics(self->scheduler);
-  return kfpy_leave(&self->door, Py_BuildValue("(NL)", kfpy_bytes(&m->cost, 1, sizeof m->cost),
-                                               (long long)m->refits));
+  return kfpy_leave(&self->guard, Py_BuildValue("(NL)", kfpy_bytes(&m->cost, 1, sizeof m->cost),
+                                                (long long)m->refits));
 }
 
 static PyObject *save(PyObject *object, PyObject *unused) {
@@ -240,9 +240,9 @@ static PyObject *save(PyObject *object, PyObject *unused) {
   scheduler *self = (scheduler *)object;
   void *data;
   size_t n_bytes;
-  if (!kfpy_enter(&self->door, "scheduler")) return NULL;
+  if (!kfpy_enter(&self->guard, "scheduler")) return NULL;
   kf_status status = kf_scheduler_save(self->scheduler, &data, &n_bytes);
-  kfpy_leave(&self->door, NULL);
+  kfpy_leave(&self->guard, NULL);
   if (status) return kfpy_raise(status);
   PyObject *out = kfpy_bytes(data, (int64_t)n_bytes, 1);
   free(data);
@@ -254,9 +254,9 @@ static PyObject *restore(PyObject *object, PyObject *args) {
   const char *name, *data;
   Py_ssize_t n_bytes;
   if (!PyArg_ParseTuple(args, "sy#", &name, &data, &n_bytes) ||
-      !kfpy_enter(&self->door, "scheduler"))
+      !kfpy_enter(&self->guard, "scheduler"))
     return NULL;
-  return kfpy_leave(&self->door,
+  return kfpy_leave(&self->guard,
                     kfpy_none(kf_scheduler_restore(self->scheduler, name, data, (size_t)n_bytes)));
 }
 

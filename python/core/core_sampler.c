@@ -7,7 +7,7 @@
 
 typedef struct sampler {
   PyObject_HEAD kf_sampler *sampler;
-  kfpy_door door;
+  kfpy_guard guard;
 } sampler;
 
 static PyObject *sampler_new(PyTypeObject *type, PyObject *args, PyObject *names) {
@@ -54,11 +54,11 @@ static PyObject *set_epoch(PyObject *object, PyObject *args) {
   sampler *self = (sampler *)object;
   long long epoch;
   kf_status status;
-  if (!PyArg_ParseTuple(args, "L", &epoch) || !kfpy_enter(&self->door, "sampler")) return NULL;
+  if (!PyArg_ParseTuple(args, "L", &epoch) || !kfpy_enter(&self->guard, "sampler")) return NULL;
   Py_BEGIN_ALLOW_THREADS;
   status = kf_sampler_set_epoch(self->sampler, epoch);
   Py_END_ALLOW_THREADS;
-  self->door.taken = false;
+  self->guard.taken = false;
   return kfpy_none(status);
 }
 
@@ -68,11 +68,11 @@ static PyObject *next(PyObject *object, PyObject *unused) {
   sampler *self = (sampler *)object;
   const kf_sampled *s;
   kf_status status;
-  if (!kfpy_enter(&self->door, "sampler")) return NULL;
+  if (!kfpy_enter(&self->guard, "sampler")) return NULL;
   Py_BEGIN_ALLOW_THREADS;
   status = kf_sampler_next(self->sampler, &s);
   Py_END_ALLOW_THREADS;
-  self->door.taken = false;
+  self->guard.taken = false;
   if (status) return kfpy_raise(status);
   if (!s) Py_RETURN_NONE;
   return Py_BuildValue("(NN)", kfpy_bytes(s->batch.rank_off, s->batch.n_ranks + 1, 8),
@@ -91,12 +91,12 @@ static PyObject *set_cost(PyObject *object, PyObject *args) {
   long long at;
   kf_status status;
   if (!PyArg_ParseTuple(args, "LO", &at, &cost) || !kfpy_cost(cost, &cost_in) ||
-      !kfpy_enter(&self->door, "sampler"))
+      !kfpy_enter(&self->guard, "sampler"))
     return NULL;
   Py_BEGIN_ALLOW_THREADS;
   status = kf_sampler_set_cost(self->sampler, at, cost_in);
   Py_END_ALLOW_THREADS;
-  self->door.taken = false;
+  self->guard.taken = false;
   return kfpy_none(status);
 }
 
@@ -114,9 +114,10 @@ static PyObject *restore(PyObject *object, PyObject *args) {
   sampler *self = (sampler *)object;
   const char *name, *data;
   Py_ssize_t n_bytes;
-  if (!PyArg_ParseTuple(args, "sy#", &name, &data, &n_bytes) || !kfpy_enter(&self->door, "sampler"))
+  if (!PyArg_ParseTuple(args, "sy#", &name, &data, &n_bytes) ||
+      !kfpy_enter(&self->guard, "sampler"))
     return NULL;
-  return kfpy_leave(&self->door,
+  return kfpy_leave(&self->guard,
                     kfpy_none(kf_sampler_restore(self->sampler, name, data, (size_t)n_bytes)));
 }
 
@@ -160,8 +161,8 @@ static PyObject *read_buckets(const kf_sampler *sampled) {
 /* Also what only reads must be alone: another thread may be inside, without the GIL. */
 static PyObject *read_alone(PyObject *object, PyObject *(*read)(const kf_sampler *)) {
   sampler *self = (sampler *)object;
-  if (!kfpy_enter(&self->door, "sampler")) return NULL;
-  return kfpy_leave(&self->door, read(self->sampler));
+  if (!kfpy_enter(&self->guard, "sampler")) return NULL;
+  return kfpy_leave(&self->guard, read(self->sampler));
 }
 
 static PyObject *steps(PyObject *object, PyObject *unused) {

@@ -75,16 +75,16 @@ bool kfpy_put(PyObject *dict, const char *key, PyObject *value) {
   return fine;
 }
 
-bool kfpy_enter(kfpy_door *door, const char *what) {
-  if (door->taken) {
+bool kfpy_enter(kfpy_guard *guard, const char *what) {
+  if (guard->taken) {
     PyErr_Format(PyExc_RuntimeError, "this %s is in use, by another thread or by its caller", what);
     return false;
   }
-  return door->taken = true;
+  return guard->taken = true;
 }
 
-PyObject *kfpy_leave(kfpy_door *door, PyObject *result) {
-  door->taken = false;
+PyObject *kfpy_leave(kfpy_guard *guard, PyObject *result) {
+  guard->taken = false;
   return result;
 }
 

@@ -37,16 +37,16 @@ class Step:
     def __init__(self, ranks, plan, local_lens):
         self.ranks, self.plan, self.local_lens = ranks, plan, local_lens
         self.kept = {}  # what was made of the plan, by what it is
-        self.watch = self.flat_shape = None
+        self.stopwatch = self.flat_shape = None
 
     def exchange(self, kind, device, *arguments):
         """The tables of one kind of move, made when first needed."""
         key = (kind, device) + arguments
         if key not in self.kept:
-            if self.watch is None:
-                self.watch = Stopwatch(device)
+            if self.stopwatch is None:
+                self.stopwatch = Stopwatch(device)
             table = getattr(self.plan.core, kind)(self.ranks.rank, *arguments)
-            self.kept[key] = Exchange(self.ranks, table, device, kind == "sequences", self.watch)
+            self.kept[key] = Exchange(self.ranks, table, device, kind == "sequences", self.stopwatch)
         return self.kept[key]
 
     def pieces(self):
@@ -172,12 +172,12 @@ class SequenceBalancer:
         """Tell the scheduler how long this rank was busy in the last step, if all of it was seen: a forward
         without a backward would look like a step three times as fast."""
         step, self._step = self._step, None
-        if step is None or step.watch is None or not step.watch.complete:
+        if step is None or step.stopwatch is None or not step.stopwatch.complete:
             return
-        busy, span = step.watch.seconds()
+        busy, span = step.stopwatch.seconds()
         counters = {"tokens": sum(step.plan.lens), "samples": len(step.local_lens), "compute_s": busy,
                     "wait_s": max(0.0, span - busy)}
-        if step.watch.on_gpu:
+        if step.stopwatch.on_gpu:
             device = torch.cuda.current_device()
             counters.update(memory_bytes=torch.cuda.max_memory_allocated(device),
                             memory_limit_bytes=torch.cuda.get_device_properties(device).total_memory)
@@ -197,15 +197,15 @@ class SequenceBalancer:
         features = list(packed_features or [])
         step = self.step
         exchange = step.exchange("route", packed_seqs.device)
-        watch = step.watch
+        stopwatch = step.stopwatch
 
         def done(what):  # the stage begins after the forward and ends before the backward of this move
             if what == "forward":
-                watch.on()
+                stopwatch.on()
             elif what == "begin backward":
-                watch.off()
+                stopwatch.off()
             else:
-                watch.complete = True
+                stopwatch.complete = True
 
         held = move(exchange, [packed_seqs] + features, done)
         if not self._own and torch.is_grad_enabled() and not held[0].requires_grad and held[0].is_floating_point():
@@ -226,12 +226,12 @@ class SequenceBalancer:
         """Held rows, of any width, return to their sequences' home. A list of tensors: all in one exchange."""
         rows = [packed_seqs] if isinstance(packed_seqs, torch.Tensor) else list(packed_seqs)
         exchange = self.step.exchange("route", rows[0].device).reversed
-        watch = self.step.watch
-        watch.off()
+        stopwatch = self.step.stopwatch
+        stopwatch.off()
 
         def done(what):
             if what == "backward":
-                watch.on()
+                stopwatch.on()
 
         out = move(exchange, rows, done)
         return out[0] if isinstance(packed_seqs, torch.Tensor) else out

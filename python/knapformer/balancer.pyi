@@ -51,7 +51,7 @@ class Step:
     plan: Plan
     local_lens: Sequence[SupportsIndex]
     kept: dict[Any, Any]
-    watch: Stopwatch | None
+    stopwatch: Stopwatch | None
     flat_shape: torch.Size | None
     def __init__(self, ranks: Ranks, plan: Plan, local_lens: Sequence[SupportsIndex]) -> None: ...
     def exchange(self, kind: str, device: torch.device, *arguments: int) -> Exchange: ...

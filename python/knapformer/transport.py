@@ -29,8 +29,8 @@ class Exchange:
     `fans_out`: a row may go to several ranks (see SequenceBalancer.route_sequences); on the way back its copies
     are added up, `adds_up`."""
 
-    def __init__(self, ranks, table, device, fans_out=False, watch=None):
-        self.ranks, self.watch, self.fans_out, self.adds_up = ranks, watch, fans_out, False
+    def __init__(self, ranks, table, device, fans_out=False, stopwatch=None):
+        self.ranks, self.stopwatch, self.fans_out, self.adds_up = ranks, stopwatch, fans_out, False
         self.n_in, self.n_out, send, recv, send_count, recv_count, self.stay, self.busy = table
         self.send_index, self.recv_index = _index(send, device), _index(recv, device)
         self.send_count, self.recv_count = list_of(send_count), list_of(recv_count)
@@ -40,7 +40,7 @@ class Exchange:
         """The way back. Made when asked for: two that knew each other would keep their tables until the garbage
         collector comes by."""
         back = Exchange.__new__(Exchange)
-        back.ranks, back.watch, back.busy = self.ranks, self.watch, self.busy
+        back.ranks, back.stopwatch, back.busy = self.ranks, self.stopwatch, self.busy
         back.fans_out, back.adds_up = self.adds_up, self.fans_out
         back.n_in, back.n_out = self.n_out, self.n_in
         back.send_index, back.recv_index = self.recv_index, self.send_index
@@ -65,10 +65,10 @@ class Exchange:
         if self.busy:
             flight.sent = _side_by_side(flight.rows, self.send_index)
             flight.received = flight.sent.new_empty((len(self.recv_index), flight.sent.shape[1]))
-            paused = not later and self.watch is not None and self.watch.pause()
+            paused = not later and self.stopwatch is not None and self.stopwatch.pause()
             flight.work = self.ranks.all_to_all(flight.received, flight.sent, self.recv_count, self.send_count, later)
             if paused:
-                self.watch.on()
+                self.stopwatch.on()
         return flight
 
     def _place(self, tensor, row, part):
@@ -99,10 +99,10 @@ class Flight:
         """The tensors, of n_out rows."""
         exchange, column, out = self.exchange, 0, []
         if self.work is not None:
-            paused = exchange.watch is not None and exchange.watch.pause()
+            paused = exchange.stopwatch is not None and exchange.stopwatch.pause()
             self.work.wait()
             if paused:
-                exchange.watch.on()
+                exchange.stopwatch.on()
         for tensor, row in zip(self.tensors, self.rows):
             width = row.shape[1]
             part = row[:0] if self.received is None else self.received[:, column:column + width]

@@ -17,7 +17,7 @@ _Tensors = TypeVar("_Tensors", bound=Tensor | list[Tensor] | tuple[Tensor, ...] 
 
 class Exchange:
     ranks: Ranks
-    watch: Stopwatch | None
+    stopwatch: Stopwatch | None
     n_in: int
     n_out: int
     send_index: Tensor
@@ -29,7 +29,7 @@ class Exchange:
     fans_out: bool
     adds_up: bool
     def __init__(self, ranks: Ranks, table: _core._Table, device: torch.device, fans_out: bool = False,
-                 watch: Stopwatch | None = None) -> None: ...
+                 stopwatch: Stopwatch | None = None) -> None: ...
     @property
     def reversed(self) -> Exchange: ...
     @property

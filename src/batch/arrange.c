@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** From samples to steps: shuffle, make batches, seat them in steps, write the steps down.
+** From samples to steps: shuffle, make batches, place them in steps, write the steps down.
 **
 **     sample numbers --shuffle--> random order --group or pack--> batches
-**       --seat--> batches in the order of (step, rank) --write--> sample[], off[]
+**       --place--> batches in the order of (step, rank) --write--> sample[], off[]
 **
 ** All shuffles draw from one stream that begins with (seed, epoch, changes made so far), so the same
 ** calls give the same steps on every rank and after every restart. Linear in samples but for the
@@ -26,13 +26,13 @@ typedef struct arranging {
   int32_t n_ranks;
   uint64_t dice;   /* state of the stream */
   int64_t n;       /* samples */
-  int32_t *random; /* (n) samples in random order; later scratch of seats */
+  int32_t *random; /* (n) samples in random order; later scratch of places */
   int32_t *order;  /* (n) samples, batch after batch */
   int32_t *first;  /* (n + 1) by batch: where it begins in order */
   int32_t *count;  /* (n) by batch: its samples */
-  int32_t *seat;   /* (n) batches by step and rank; those that are dropped come last */
+  int32_t *place;  /* (n) batches by step and rank; those that are dropped come last */
   uint64_t *key;   /* (2 n) of sorting; NULL: mode random */
-  int64_t n_batches, n_seated, n_split;
+  int64_t n_batches, n_placed, n_split;
   void *memory;
 } arranging;
 
@@ -90,7 +90,7 @@ static kf_status pack(arranging *a) {
                          .order = a->order,
                          .begin = a->first,
                          .rest = a->count,
-                         .hand_of = a->seat,
+                         .batch_of = a->place,
                          .key = a->key};
   kf_status status = kfi_pack(&packing);
   if (status) return status;
@@ -112,7 +112,7 @@ static double work_of_batch(const arranging *a, int32_t batch) {
   return sum;
 }
 
-/* ------------------------------------------------------------------------------ seats */
+/* ------------------------------------------------------------------------------ places */
 
 static void cut(arranging *a, int32_t batch, int32_t *half) {
   int32_t keeps = a->count[batch] - a->count[batch] / 2;
@@ -125,59 +125,59 @@ static void cut(arranging *a, int32_t batch, int32_t *half) {
 
 /*
 ** Batches shall fill whole steps. Those that do not, the last of a random order, so that nobody's are
-** dropped more often than others', stay behind the seated ones and are dropped; or batches are cut in
+** dropped more often than others', stay behind the placed ones and are dropped; or batches are cut in
 ** two, those of the last step first, until it is full, if there are samples enough.
 */
 static void complete(arranging *a) {
   int64_t n = a->n_batches, last = n - n % a->n_ranks, wanted = last + a->n_ranks;
-  a->n_seated = last;
+  a->n_placed = last;
   if (last == n || !a->s->options.keep_all || a->n < wanted) return;
   for (int64_t earlier = last - 1, from = last; n < wanted;) { /* before `from`: single samples */
     int64_t before = n;
     for (int64_t k = from; k < before && n < wanted; k++)
-      if (a->count[a->seat[k]] > 1) cut(a, a->seat[k], &a->seat[n++]);
+      if (a->count[a->place[k]] > 1) cut(a, a->place[k], &a->place[n++]);
     if (n > before) continue;
     from = n;
-    while (a->count[a->seat[earlier]] == 1) earlier--; /* the last step has single samples only */
-    cut(a, a->seat[earlier], &a->seat[n++]);
+    while (a->count[a->place[earlier]] == 1) earlier--; /* the last step has single samples only */
+    cut(a, a->place[earlier], &a->place[n++]);
   }
-  a->n_seated = n;
+  a->n_placed = n;
 }
 
-/* Sort what is seated by work or bucket; equal ones keep their order. */
+/* Sort what is placed by work or bucket; equal ones keep their order. */
 static void sort_seats(arranging *a, bool by_bucket) {
-  int64_t n = a->n_seated;
+  int64_t n = a->n_placed;
   for (int64_t k = 0; k < n; k++) {
-    int32_t batch = a->seat[k];
+    int32_t batch = a->place[k];
     uint64_t high = by_bucket ? (uint64_t)bucket_of_batch(a, batch) << 32
                               : kfi_sort_real(fmin(work_of_batch(a, batch), FLT_MAX));
     a->key[k] = high | (uint64_t)batch;
   }
   const uint64_t *sorted = kfi_sort_high(a->key, a->key + a->n, n);
-  for (int64_t k = 0; k < n; k++) a->seat[k] = (int32_t)(uint32_t)sorted[k];
+  for (int64_t k = 0; k < n; k++) a->place[k] = (int32_t)(uint32_t)sorted[k];
 }
 
 /* Whole steps of each bucket; what is left of all buckets then shares steps by length. */
 static void seat_same(arranging *a) {
-  int64_t n = a->n_seated, n_pure = 0, n_mixed = 0;
+  int64_t n = a->n_placed, n_pure = 0, n_mixed = 0;
   int32_t *spare = a->random; /* whole steps from its front, the others from its back */
   sort_seats(a, true);
   for (int64_t k = 0, end; k < n; k = end) {
-    int32_t bucket = bucket_of_batch(a, a->seat[k]);
-    for (end = k + 1; end < n && bucket_of_batch(a, a->seat[end]) == bucket;) end++;
+    int32_t bucket = bucket_of_batch(a, a->place[k]);
+    for (end = k + 1; end < n && bucket_of_batch(a, a->place[end]) == bucket;) end++;
     int64_t whole = end - (end - k) % a->n_ranks;
-    for (int64_t i = k; i < whole; i++) spare[n_pure++] = a->seat[i];
-    for (int64_t i = whole; i < end; i++) spare[n - ++n_mixed] = a->seat[i];
+    for (int64_t i = k; i < whole; i++) spare[n_pure++] = a->place[i];
+    for (int64_t i = whole; i < end; i++) spare[n - ++n_mixed] = a->place[i];
   }
-  for (int64_t k = 0; k < n_pure; k++) a->seat[k] = spare[k];
-  for (int64_t k = 0; k < n_mixed; k++) a->seat[n_pure + k] = spare[n - 1 - k];
+  for (int64_t k = 0; k < n_pure; k++) a->place[k] = spare[k];
+  for (int64_t k = 0; k < n_mixed; k++) a->place[n_pure + k] = spare[n - 1 - k];
 }
 
 /* Steps in random order; in each, no rank is favoured. */
 static void shuffle_steps(arranging *a) {
   int32_t n_ranks = a->n_ranks;
-  for (int64_t i = a->n_seated / n_ranks - 1; i > 0; i--) {
-    int32_t *x = a->seat + i * n_ranks, *y = a->seat + throw_below(a, i + 1) * n_ranks;
+  for (int64_t i = a->n_placed / n_ranks - 1; i > 0; i--) {
+    int32_t *x = a->place + i * n_ranks, *y = a->place + throw_below(a, i + 1) * n_ranks;
     for (int32_t r = 0; r < n_ranks; r++) {
       int32_t t = x[r];
       x[r] = y[r];
@@ -187,14 +187,14 @@ static void shuffle_steps(arranging *a) {
 }
 
 static void shuffle_ranks(arranging *a) {
-  for (int64_t k = 0; k < a->n_seated; k += a->n_ranks) shuffle(a, a->seat + k, a->n_ranks);
+  for (int64_t k = 0; k < a->n_placed; k += a->n_ranks) shuffle(a, a->place + k, a->n_ranks);
 }
 
-static void seat(arranging *a) {
+static void place(arranging *a) {
   bool packed = a->s->limits.rule == KF_RULE_PACKED;
   kf_step_mode mode = a->s->options.mode;
-  for (int64_t k = 0; k < a->n_batches; k++) a->seat[k] = (int32_t)k;
-  if (!packed) shuffle(a, a->seat, a->n_batches); /* packed ones come in a random order */
+  for (int64_t k = 0; k < a->n_batches; k++) a->place[k] = (int32_t)k;
+  if (!packed) shuffle(a, a->place, a->n_batches); /* packed ones come in a random order */
   complete(a);
   if (mode == KF_STEPS_SAME && !packed)
     seat_same(a);
@@ -214,7 +214,7 @@ static kf_status reserve(arranging *a, int64_t n) {
     a->order = KFI_TAKE(&lay, int32_t, n);
     a->first = KFI_TAKE(&lay, int32_t, n + 1);
     a->count = KFI_TAKE(&lay, int32_t, n);
-    a->seat = KFI_TAKE(&lay, int32_t, n);
+    a->place = KFI_TAKE(&lay, int32_t, n);
     a->key = sorts ? KFI_TAKE(&lay, uint64_t, 2 * n) : NULL;
     if (pass == 0 && !(a->memory = malloc(lay.n_bytes)))
       return kfi_fail_memory(lay.n_bytes, "arranging an epoch");
@@ -227,14 +227,14 @@ static void write_steps(const arranging *a, int64_t first) {
   int64_t at = s->n_samples - a->n;
   int32_t *off = s->off + first * a->n_ranks;
   for (int64_t k = 0; k < a->n_batches; k++) {
-    int32_t batch = a->seat[k];
-    if (k <= a->n_seated) off[k] = (int32_t)at; /* also the end of the last one */
+    int32_t batch = a->place[k];
+    if (k <= a->n_placed) off[k] = (int32_t)at; /* also the end of the last one */
     for (int32_t i = 0; i < a->count[batch]; i++) s->sample[at++] = a->order[a->first[batch] + i];
   }
-  if (a->n_seated == a->n_batches) off[a->n_seated] = (int32_t)at;
-  s->n_steps = first + a->n_seated / a->n_ranks;
+  if (a->n_placed == a->n_batches) off[a->n_placed] = (int32_t)at;
+  s->n_steps = first + a->n_placed / a->n_ranks;
   s->n_split = a->n_split;
-  s->n_dropped = a->n_batches - a->n_seated;
+  s->n_dropped = a->n_batches - a->n_placed;
 }
 
 kf_status kfi_arrange(kf_sampler *s, int64_t first, bool fresh) {
@@ -251,7 +251,7 @@ kf_status kfi_arrange(kf_sampler *s, int64_t first, bool fresh) {
   shuffle(&a, a.random, a.n);
   status = s->limits.rule == KF_RULE_PACKED ? pack(&a) : group(&a);
   if (!status) {
-    seat(&a);
+    place(&a);
     write_steps(&a, first);
   }
   free(a.memory);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** The end of packing: deal what is left over the batches (hands) of the last steps by falling work,
-** each sample to the hand with the least work that has room for it.
+** The end of packing: deal what is left over the batches of the last steps by falling work,
+** each sample to the batch with the least work that has room for it.
 **
 ** As many steps as can be full are dealt first: they get the long samples, and short ones fill them
 ** up. What has no room there is short, and makes one more step, even and quick. Dealing all steps alike
@@ -15,9 +15,9 @@
 
 enum { ASIDE = 64 };
 
-typedef struct hand {
+typedef struct batch {
   double work, tokens;
-} hand;
+} batch;
 
 typedef struct dealing {
   const kfi_packing *to;
@@ -25,12 +25,12 @@ typedef struct dealing {
   const int32_t *rest;
   const uint64_t *sorted; /* (n) places in rest, by falling work */
   uint64_t *left;         /* (n) those that have not been dealt, by falling work */
-  int32_t *hand_of;       /* (n) by place */
-  hand *hand;             /* (n_hands) */
-  int32_t *heap;          /* (n_hands) least work on top, ties by number */
-  int64_t n_hands, n_heap, n_left;
+  int32_t *batch_of;      /* (n) by place */
+  batch *batch;           /* (n_batches) */
+  int32_t *heap;          /* (n_batches) least work on top, ties by number */
+  int64_t n_batches, n_heap, n_left;
   const kf_bucket *shortest;
-  const kf_bucket *refused; /* the last for which the open hands had no room: they only fill up */
+  const kf_bucket *refused; /* the last for which the open batches had no room: they only fill up */
 } dealing;
 
 static const kf_bucket *bucket_at(const dealing *d, int64_t place) {
@@ -38,7 +38,7 @@ static const kf_bucket *bucket_at(const dealing *d, int64_t place) {
 }
 
 static bool less(const dealing *d, int32_t a, int32_t b) {
-  double x = d->hand[a].work, y = d->hand[b].work;
+  double x = d->batch[a].work, y = d->batch[b].work;
   return x < y || (x == y && a < b);
 }
 
@@ -62,29 +62,29 @@ static void sift_up(dealing *d, int64_t at) {
 }
 
 /* Does its work alone leave no room? */
-static bool work_is_full(const dealing *d, const hand *h, const kf_bucket *b) {
+static bool work_is_full(const dealing *d, const batch *h, const kf_bucket *b) {
   return h->tokens > 0 && h->work + b->work_s > d->to->limits->comp_s * (1 + KFI_ROUNDING);
 }
 
-static bool has_room(const dealing *d, const hand *h, const kf_bucket *b) {
+static bool has_room(const dealing *d, const batch *h, const kf_bucket *b) {
   const kfi_limits *l = d->to->limits;
   return !work_is_full(d, h, b) && h->tokens + (double)b->len <= l->mem_tokens;
 }
 
-/* Open n more hands, empty, which alone take part from now on. */
+/* Open n more batches, empty, which alone take part from now on. */
 static void open_hands(dealing *d, int64_t n) {
   d->refused = NULL;
   d->n_heap = 0;
-  for (int64_t h = 0; h < n; h++, d->n_hands++) {
-    d->hand[d->n_hands] = (hand){0, 0};
-    d->heap[d->n_heap++] = (int32_t)d->n_hands; /* all alike: a heap by number */
+  for (int64_t h = 0; h < n; h++, d->n_batches++) {
+    d->batch[d->n_batches] = (batch){0, 0};
+    d->heap[d->n_heap++] = (int32_t)d->n_batches; /* all alike: a heap by number */
   }
 }
 
 /*
-** Give a sample to the hand with the least work that has room; false: none has. If work leaves no room
-** in that hand, it leaves none in any other. If memory does not, the next ones are asked, but not all of
-** thousands: so a sample costs no more than ASIDE looks. A hand with no room for even the shortest drops
+** Give a sample to the batch with the least work that has room; false: none has. If work leaves no room
+** in that batch, it leaves none in any other. If memory does not, the next ones are asked, but not all of
+** thousands: so a sample costs no more than ASIDE looks. A batch with no room for even the shortest drops
 ** out.
 */
 static bool give(dealing *d, int64_t place) {
@@ -95,16 +95,16 @@ static bool give(dealing *d, int64_t place) {
   if (b == d->refused) return false;
   while (d->n_heap > 0 && n_aside < ASIDE) {
     int32_t h = d->heap[0];
-    if ((given = has_room(d, &d->hand[h], b)) || work_is_full(d, &d->hand[h], b)) break;
-    if (has_room(d, &d->hand[h], d->shortest)) aside[n_aside++] = h;
+    if ((given = has_room(d, &d->batch[h], b)) || work_is_full(d, &d->batch[h], b)) break;
+    if (has_room(d, &d->batch[h], d->shortest)) aside[n_aside++] = h;
     d->heap[0] = d->heap[--d->n_heap];
     sift_down(d, 0);
   }
   if (given) {
     int32_t h = d->heap[0];
-    d->hand_of[place] = h;
-    d->hand[h].work += b->work_s;
-    d->hand[h].tokens += (double)b->len;
+    d->batch_of[place] = h;
+    d->batch[h].work += b->work_s;
+    d->batch[h].tokens += (double)b->len;
     sift_down(d, 0);
   }
   while (n_aside > 0) {
@@ -115,7 +115,7 @@ static bool give(dealing *d, int64_t place) {
   return given;
 }
 
-/* Deal what is left over n new hands; what fits nowhere stays. */
+/* Deal what is left over n new batches; what fits nowhere stays. */
 static void deal_over(dealing *d, int64_t n) {
   int64_t n_left = 0;
   open_hands(d, n);
@@ -125,7 +125,7 @@ static void deal_over(dealing *d, int64_t n) {
 }
 
 static void take_back(dealing *d) {
-  d->n_hands = 0;
+  d->n_batches = 0;
   d->n_left = d->n;
   for (int64_t k = 0; k < d->n; k++) d->left[k] = d->sorted[k];
 }
@@ -133,12 +133,12 @@ static void take_back(dealing *d) {
 /* The batches into order and begin, samples of one in the order of rest. */
 static void write_out(kfi_packing *to, dealing *d) {
   int32_t *begin = to->begin + to->n_batches;
-  for (int64_t h = 1; h <= d->n_hands; h++) begin[h] = 0;
-  for (int64_t i = 0; i < d->n; i++) begin[d->hand_of[i] + 1]++;
-  for (int64_t h = 0; h < d->n_hands; h++) begin[h + 1] += begin[h];
-  for (int64_t h = 0; h < d->n_hands; h++) d->heap[h] = begin[h];
-  for (int64_t i = 0; i < d->n; i++) to->order[d->heap[d->hand_of[i]]++] = d->rest[i];
-  to->n_batches += d->n_hands;
+  for (int64_t h = 1; h <= d->n_batches; h++) begin[h] = 0;
+  for (int64_t i = 0; i < d->n; i++) begin[d->batch_of[i] + 1]++;
+  for (int64_t h = 0; h < d->n_batches; h++) begin[h + 1] += begin[h];
+  for (int64_t h = 0; h < d->n_batches; h++) d->heap[h] = begin[h];
+  for (int64_t i = 0; i < d->n; i++) to->order[d->heap[d->batch_of[i]]++] = d->rest[i];
+  to->n_batches += d->n_batches;
 }
 
 static void sort_by_work(dealing *d, uint64_t *key, uint64_t *spare) {
@@ -191,21 +191,21 @@ static void deal(dealing *d) {
   take_back(d);
   deal_over(d, whole * d->to->n_ranks);
   for (int64_t k = 0; k < d->n_left; k++) /* of a step that stays incomplete: fewer than ranks */
-    d->hand_of[(uint32_t)d->left[k]] = (int32_t)d->n_hands++;
+    d->batch_of[(uint32_t)d->left[k]] = (int32_t)d->n_batches++;
 }
 
 kf_status kfi_pack_deal(kfi_packing *to, const int32_t *rest, int64_t n) {
   if (n == 0) return KF_OK;
-  dealing d = {.to = to, .n = n, .rest = rest, .hand_of = to->hand_of};
+  dealing d = {.to = to, .n = n, .rest = rest, .batch_of = to->batch_of};
   uint64_t *key = to->key;
-  size_t n_bytes = (size_t)n * (sizeof(hand) + sizeof(int32_t) + (key ? 0 : 2 * sizeof *key));
-  d.hand = malloc(n_bytes); /* no more hands than samples, as none is empty */
-  if (!d.hand) return kfi_fail_memory(n_bytes, "the last steps");
-  if (!key) key = (uint64_t *)(d.hand + n);
-  d.heap = (int32_t *)(to->key ? (void *)(d.hand + n) : (void *)(key + 2 * n));
+  size_t n_bytes = (size_t)n * (sizeof(batch) + sizeof(int32_t) + (key ? 0 : 2 * sizeof *key));
+  d.batch = malloc(n_bytes); /* no more batches than samples, as none is empty */
+  if (!d.batch) return kfi_fail_memory(n_bytes, "the last steps");
+  if (!key) key = (uint64_t *)(d.batch + n);
+  d.heap = (int32_t *)(to->key ? (void *)(d.batch + n) : (void *)(key + 2 * n));
   sort_by_work(&d, key, key + n);
   deal(&d);
   write_out(to, &d);
-  free(d.hand);
+  free(d.batch);
   return KF_OK;
 }

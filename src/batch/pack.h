@@ -16,8 +16,8 @@ typedef struct kfi_packing {
   int32_t *order; /* (n) samples, batch after batch */
   int32_t *begin; /* (n + 1) where a batch begins in order */
   int64_t n_batches;
-  int32_t *rest, *hand_of; /* (n) each, scratch */
-  uint64_t *key;           /* (2 n) scratch, or NULL: it is then taken where needed */
+  int32_t *rest, *batch_of; /* (n) each, scratch */
+  uint64_t *key;            /* (2 n) scratch, or NULL: it is then taken where needed */
 } kfi_packing;
 
 /* Fill order, begin and n_batches. Fails only where memory runs out. */

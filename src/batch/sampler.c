@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "../numbers.h"
-#include "../plan/planning.h"
 
 #define MOST_EPOCHS ((int64_t)1 << 32)
 #define MOST_WINDOW ((int64_t)1 << 20)

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What route and ulysses share: check everything, list the runs of both sides, exchange them. */
+#include <string.h>
+
+#include "../numbers.h"
 #include "comm.h"
 
 static kf_status check_plan(const kf_comm *comm, const kf_plan *plan) {
@@ -53,12 +56,10 @@ static kf_status check_tensors(const kf_comm *comm, const kfi_move_kind *kind, c
   return KF_OK;
 }
 
-/* Two ranks that mean the same have the same; a few lines of FNV-1a. */
+/* Two ranks that mean the same have the same. */
 static uint64_t hash_of(const kfi_move *m, const char *call) {
-  uint64_t h = m->plan->hash;
-  for (; *call; call++) h = (h ^ (uint64_t)*call) * 0x100000001b3ull;
-  for (int32_t i = 0; i < m->n_tensors; i++)
-    h = (h ^ (uint64_t)m->side[0][i].row_bytes) * 0x100000001b3ull;
+  uint64_t h = kfi_hash_bytes(m->plan->hash, call, strlen(call));
+  for (int32_t i = 0; i < m->n_tensors; i++) h = kfi_hash(h, &m->side[0][i].row_bytes, 1);
   return h ^ h >> 32;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the writers of metrics share: metrics_json.c, prometheus.c, trace.c. */
-#ifndef KFI_WATCH_H
-#define KFI_WATCH_H
+#ifndef KFI_METRICS_TEXT_H
+#define KFI_METRICS_TEXT_H
 
 #include <stdbool.h>
 

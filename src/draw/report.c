@@ -24,9 +24,10 @@
 
 double kfi_busy_s(const kf_counters *c) { return c->plan_s + c->route_s + c->compute_s; }
 
-bool kfi_run_common(const kf_run *a, const kf_run *b, int64_t *i, int64_t *j) {
+bool kfi_variant_common(const kf_report_variant *a, const kf_report_variant *b, int64_t *i,
+                        int64_t *j) {
   while (*i < a->n_steps && *j < b->n_steps) {
-    int64_t left = kfi_run_step(a, *i), right = kfi_run_step(b, *j);
+    int64_t left = kfi_variant_step(a, *i), right = kfi_variant_step(b, *j);
     if (left == right) return true;
     if (left < right)
       ++*i;
@@ -68,9 +69,9 @@ static double max_over_mean(const kf_counters *c, int32_t n_ranks) {
 }
 
 static void sum_up_common(kfi_report *r) {
-  const kf_run *a = &r->in->run[0], *b = &r->in->run[r->in->n_runs - 1];
+  const kf_report_variant *a = &r->in->variant[0], *b = &r->in->variant[r->in->n_variants - 1];
   kfi_common *c = &r->common;
-  for (int64_t i = 0, j = 0; kfi_run_common(a, b, &i, &j); i++, j++) {
+  for (int64_t i = 0, j = 0; kfi_variant_common(a, b, &i, &j); i++, j++) {
     c->n_steps++;
     c->sum_s[0] += a->step_s[i];
     c->sum_s[1] += b->step_s[j];
@@ -86,23 +87,23 @@ static void sum_up_common(kfi_report *r) {
 /* One block for all arrays: a run's imbalances, the other's, and the spare one. */
 static kf_status sum_up(const kf_report *in, kfi_report *r) {
   int64_t n_all = 0, n_spare = in->n_points;
-  for (int32_t k = 0; k < in->n_runs; k++) {
-    n_all += in->run[k].n_steps;
-    if (n_spare < in->run[k].n_steps) n_spare = in->run[k].n_steps;
+  for (int32_t k = 0; k < in->n_variants; k++) {
+    n_all += in->variant[k].n_steps;
+    if (n_spare < in->variant[k].n_steps) n_spare = in->variant[k].n_steps;
   }
   size_t n_bytes = (size_t)(n_spare + n_all + 1) * sizeof(double);
   *r = (kfi_report){.in = in, .spare = malloc(n_bytes)};
   if (!r->spare) return kfi_fail_memory(n_bytes, "the figures of a report");
   double *next = r->spare + n_spare;
-  for (int32_t k = 0; k < in->n_runs; k++) {
-    const kf_run *run = &in->run[k];
-    kfi_run_sums *sums = &r->sums[k];
+  for (int32_t k = 0; k < in->n_variants; k++) {
+    const kf_report_variant *variant = &in->variant[k];
+    kfi_variant_sums *sums = &r->sums[k];
     sums->imbalance = next;
-    next += run->n_steps;
-    for (int64_t i = 0; i < run->n_steps; i++)
-      sums->imbalance[i] = max_over_mean(&run->counters[i * in->n_ranks], in->n_ranks);
-    sums->step_s = median(r, run->step_s, run->n_steps);
-    sums->max_over_mean = median(r, sums->imbalance, run->n_steps);
+    next += variant->n_steps;
+    for (int64_t i = 0; i < variant->n_steps; i++)
+      sums->imbalance[i] = max_over_mean(&variant->counters[i * in->n_ranks], in->n_ranks);
+    sums->step_s = median(r, variant->step_s, variant->n_steps);
+    sums->max_over_mean = median(r, sums->imbalance, variant->n_steps);
   }
   sum_up_common(r);
   return KF_OK;
@@ -111,11 +112,11 @@ static kf_status sum_up(const kf_report *in, kfi_report *r) {
 /* ---------------------------------------------------------------------- the headline */
 
 static bool comparable(const kfi_report *r) {
-  return r->in->n_runs == 2 && r->sums[0].step_s > 0 && r->sums[1].step_s > 0;
+  return r->in->n_variants == 2 && r->sums[0].step_s > 0 && r->sums[1].step_s > 0;
 }
 
 static void put_lead(const kfi_report *r, kfi_writer *w) {
-  const kfi_run_sums *first = &r->sums[0], *last = &r->sums[r->in->n_runs - 1];
+  const kfi_variant_sums *first = &r->sums[0], *last = &r->sums[r->in->n_variants - 1];
   kfi_put(w, "<p class=\"lead\">");
   if (comparable(r)) {
     kfi_put(w, "The median step takes <b>");
@@ -125,7 +126,7 @@ static void put_lead(const kfi_report *r, kfi_writer *w) {
     kfi_put(w, "</b>: <b>");
     kfi_put_fixed(w, first->step_s / last->step_s, 2);
     kfi_put(w, " times</b> as fast.");
-  } else if (r->in->n_runs == 1 && r->in->run[0].n_steps > 0) {
+  } else if (r->in->n_variants == 1 && r->in->variant[0].n_steps > 0) {
     kfi_put(w, "The median step takes <b>");
     kfi_put_seconds(w, first->step_s, false);
     kfi_put(w, "</b>; its busiest rank works <b>");
@@ -147,9 +148,9 @@ static void end_tile(kfi_writer *w) { kfi_put(w, "</dd></div>\n"); }
 
 /* "before -> after", or the one there is. */
 static void put_both(const kfi_report *r, kfi_writer *w, bool seconds) {
-  for (int32_t k = 0; k < r->in->n_runs; k++) {
+  for (int32_t k = 0; k < r->in->n_variants; k++) {
     if (k > 0) kfi_put(w, " <span class=\"to\">\xe2\x86\x92</span> ");
-    if (r->in->run[k].n_steps == 0)
+    if (r->in->variant[k].n_steps == 0)
       kfi_put(w, "\xe2\x80\x93");
     else if (seconds)
       kfi_put_seconds(w, r->sums[k].step_s, false);
@@ -165,8 +166,8 @@ static void put_steps(kfi_writer *w, int64_t n) {
 static void put_loss_tile(const kfi_report *r, kfi_writer *w) {
   const kfi_common *c = &r->common;
   if (c->n_losses == 0) return;
-  begin_tile(w, r->in->n_runs == 2 ? "Loss" : "Last loss");
-  if (r->in->n_runs == 1)
+  begin_tile(w, r->in->n_variants == 2 ? "Loss" : "Last loss");
+  if (r->in->n_variants == 1)
     kfi_put_loss(w, c->last_loss[0]), put_note(w), kfi_put(w, "after "), put_steps(w, c->n_steps);
   else if (c->apart == 0)
     kfi_put(w, "the same"), put_note(w), kfi_put(w, "to the bit, in "), put_steps(w, c->n_losses);
@@ -178,15 +179,15 @@ static void put_loss_tile(const kfi_report *r, kfi_writer *w) {
 
 static void put_tiles(const kfi_report *r, kfi_writer *w) {
   const kfi_common *c = &r->common;
-  if (r->in->run[0].n_steps + r->in->run[r->in->n_runs - 1].n_steps == 0) return;
+  if (r->in->variant[0].n_steps + r->in->variant[r->in->n_variants - 1].n_steps == 0) return;
   kfi_put(w, "<dl class=\"tiles\">\n");
   begin_tile(w, "Median step");
   put_both(r, w, true);
   put_note(w);
-  put_steps(w, r->in->run[0].n_steps);
-  if (r->in->n_runs == 2 && r->in->run[1].n_steps != r->in->run[0].n_steps) {
+  put_steps(w, r->in->variant[0].n_steps);
+  if (r->in->n_variants == 2 && r->in->variant[1].n_steps != r->in->variant[0].n_steps) {
     kfi_put(w, " and ");
-    put_steps(w, r->in->run[1].n_steps);
+    put_steps(w, r->in->variant[1].n_steps);
   }
   end_tile(w);
   if (comparable(r)) {

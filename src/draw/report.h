@@ -6,7 +6,7 @@
 **   report.c           what the steps come to; the page: head, headline, facts, sections
 **   report_style.c     its style sheet, light and dark, still and moving
 **   report_plot.c      scales and ticks
-**   report_timeline.c  a few steps, a lane per rank, a run above the other
+**   report_timeline.c  a few steps, a row per rank, a run above the other
 **   report_curve.c     imbalance and loss over the steps
 **   report_fit.c       measured over predicted seconds
 **   report_routing.c   one step's tokens on their way
@@ -29,11 +29,11 @@ enum { KFI_PAGE = 800, KFI_PLOT_LEFT = 62, KFI_PLOT_RIGHT = 790 };
 #define KFI_MOST_LOSS 1e12 /* what is beyond is left out, as what is not a number */
 
 /* What all steps of a run come to. */
-typedef struct kfi_run_sums {
+typedef struct kfi_variant_sums {
   double *imbalance;    /* (n_steps) max/mean of the ranks' busy seconds; 0/0 counts as 1 */
   double step_s;        /* median */
   double max_over_mean; /* median */
-} kfi_run_sums;
+} kfi_variant_sums;
 
 /* What both runs did in the steps that both have. */
 typedef struct kfi_common {
@@ -45,7 +45,7 @@ typedef struct kfi_common {
 
 typedef struct kfi_report {
   const kf_report *in;
-  kfi_run_sums sums[2];
+  kfi_variant_sums sums[2];
   kfi_common common;
   double *spare; /* (largest n_steps, n_points) for who wants to sort */
 } kfi_report;
@@ -65,13 +65,14 @@ void kfi_report_routing(const kfi_report *r, kfi_writer *w);
 
 static inline bool kfi_is_loss(double loss) { return fabs(loss) <= KFI_MOST_LOSS; }
 
-static inline int64_t kfi_run_step(const kf_run *run, int64_t i) {
-  return run->step ? run->step[i] : i;
+static inline int64_t kfi_variant_step(const kf_report_variant *variant, int64_t i) {
+  return variant->step ? variant->step[i] : i;
 }
 
 /* The next step that both runs have, from their i-th and j-th on; false where none is left:
-** for (i = j = 0; kfi_run_common(a, b, &i, &j); i++, j++) */
-bool kfi_run_common(const kf_run *a, const kf_run *b, int64_t *i, int64_t *j);
+** for (i = j = 0; kfi_variant_common(a, b, &i, &j); i++, j++) */
+bool kfi_variant_common(const kf_report_variant *a, const kf_report_variant *b, int64_t *i,
+                        int64_t *j);
 
 double kfi_busy_s(const kf_counters *counters);
 

@@ -12,17 +12,18 @@
 static bool is_time(double s) { return s >= 0 && s <= KFI_MOST_SECONDS; }
 
 static kf_status check_step(const kf_report *in, int32_t k, int64_t i) {
-  const kf_run *run = &in->run[k];
-  int64_t number = kfi_run_step(run, i), last = i > 0 ? kfi_run_step(run, i - 1) : -1;
+  const kf_report_variant *variant = &in->variant[k];
+  int64_t number = kfi_variant_step(variant, i),
+          last = i > 0 ? kfi_variant_step(variant, i - 1) : -1;
   if (number <= last || number > MOST_STEP)
     return BAD("run %" PRId32 ", step number %" PRId64 " after %" PRId64
                ", expected rising numbers from 0 to %" PRId64,
                k, number, last, MOST_STEP);
-  if (!is_time(run->step_s[i]))
+  if (!is_time(variant->step_s[i]))
     return BAD("run %" PRId32 ", step %" PRId64 ": step_s is %g, expected 0 to %g seconds", k,
-               number, run->step_s[i], KFI_MOST_SECONDS);
+               number, variant->step_s[i], KFI_MOST_SECONDS);
   for (int32_t r = 0; r < in->n_ranks; r++) {
-    const kf_counters *c = &run->counters[i * in->n_ranks + r];
+    const kf_counters *c = &variant->counters[i * in->n_ranks + r];
     if (!is_time(c->plan_s) || !is_time(c->route_s) || !is_time(c->compute_s) ||
         !is_time(c->wait_s))
       return BAD("run %" PRId32 ", step %" PRId64 ", rank %" PRId32
@@ -35,18 +36,19 @@ static kf_status check_step(const kf_report *in, int32_t k, int64_t i) {
 static kf_status check_runs(const kf_report *in) {
   if (in->n_ranks < 1 || in->n_ranks > KF_MAX_RANKS)
     return BAD("%" PRId32 " ranks, expected 1 to %d", in->n_ranks, KF_MAX_RANKS);
-  if (in->n_runs < 1 || in->n_runs > 2 || !in->run)
-    return BAD("%" PRId32 " runs%s, expected 1 or 2", in->n_runs, in->run ? "" : " at NULL");
-  for (int32_t k = 0; k < in->n_runs; k++) {
-    const kf_run *run = &in->run[k];
-    if (!run->name) return BAD("run %" PRId32 ": name is NULL", k);
-    if (run->n_steps < 0 || run->n_steps > KF_MAX_SEQS)
-      return BAD("run %" PRId32 ": %" PRId64 " steps, expected 0 to %" PRId64, k, run->n_steps,
+  if (in->n_variants < 1 || in->n_variants > 2 || !in->variant)
+    return BAD("%" PRId32 " runs%s, expected 1 or 2", in->n_variants,
+               in->variant ? "" : " at NULL");
+  for (int32_t k = 0; k < in->n_variants; k++) {
+    const kf_report_variant *variant = &in->variant[k];
+    if (!variant->name) return BAD("run %" PRId32 ": name is NULL", k);
+    if (variant->n_steps < 0 || variant->n_steps > KF_MAX_SEQS)
+      return BAD("run %" PRId32 ": %" PRId64 " steps, expected 0 to %" PRId64, k, variant->n_steps,
                  KF_MAX_SEQS);
-    if (run->n_steps > 0 && (!run->step_s || !run->counters))
-      return BAD("run %" PRId32 ": %" PRId64 " steps, but %s is NULL", k, run->n_steps,
-                 run->step_s ? "counters" : "step_s");
-    for (int64_t i = 0; i < run->n_steps; i++) {
+    if (variant->n_steps > 0 && (!variant->step_s || !variant->counters))
+      return BAD("run %" PRId32 ": %" PRId64 " steps, but %s is NULL", k, variant->n_steps,
+                 variant->step_s ? "counters" : "step_s");
+    for (int64_t i = 0; i < variant->n_steps; i++) {
       kf_status status = check_step(in, k, i);
       if (status) return status;
     }

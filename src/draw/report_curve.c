@@ -29,11 +29,11 @@ typedef struct chart {
 static void lay_out_steps(chart *c) {
   kfi_axis *x = &c->x;
   *x = (kfi_axis){INFINITY, -INFINITY, KFI_PLOT_LEFT, KFI_PLOT_RIGHT};
-  for (int32_t k = 0; k < c->in->n_runs; k++) {
-    const kf_run *run = &c->in->run[k];
-    if (run->n_steps == 0) continue;
-    x->low = fmin(x->low, (double)kfi_run_step(run, 0));
-    x->high = fmax(x->high, (double)kfi_run_step(run, run->n_steps - 1));
+  for (int32_t k = 0; k < c->in->n_variants; k++) {
+    const kf_report_variant *variant = &c->in->variant[k];
+    if (variant->n_steps == 0) continue;
+    x->low = fmin(x->low, (double)kfi_variant_step(variant, 0));
+    x->high = fmax(x->high, (double)kfi_variant_step(variant, variant->n_steps - 1));
   }
   if (!(x->high - x->low >= 1)) x->low -= 0.5, x->high += 0.5;
 }
@@ -53,10 +53,10 @@ static void draw_to(pen *p, double x, double y) {
 }
 
 static void put_every_step(const chart *c, pen *p, int32_t k) {
-  const kf_run *run = &c->in->run[k];
-  for (int64_t i = 0; i < run->n_steps; i++) {
+  const kf_report_variant *variant = &c->in->variant[k];
+  for (int64_t i = 0; i < variant->n_steps; i++) {
     if (kfi_is_loss(c->value[k][i]))
-      draw_to(p, kfi_axis_px(&c->x, (double)kfi_run_step(run, i)),
+      draw_to(p, kfi_axis_px(&c->x, (double)kfi_variant_step(variant, i)),
               kfi_axis_px(&c->y, c->value[k][i]));
     else
       p->down = false;
@@ -64,12 +64,12 @@ static void put_every_step(const chart *c, pen *p, int32_t k) {
 }
 
 static void put_columns(const chart *c, pen *p, int32_t k) {
-  const kf_run *run = &c->in->run[k];
-  for (int64_t i = 0; i < run->n_steps;) {
+  const kf_report_variant *variant = &c->in->variant[k];
+  for (int64_t i = 0; i < variant->n_steps;) {
     double low = INFINITY, high = -INFINITY;
-    double column = floor(kfi_axis_px(&c->x, (double)kfi_run_step(run, i)));
-    for (; i < run->n_steps; i++) {
-      if (floor(kfi_axis_px(&c->x, (double)kfi_run_step(run, i))) > column) break;
+    double column = floor(kfi_axis_px(&c->x, (double)kfi_variant_step(variant, i)));
+    for (; i < variant->n_steps; i++) {
+      if (floor(kfi_axis_px(&c->x, (double)kfi_variant_step(variant, i))) > column) break;
       if (!kfi_is_loss(c->value[k][i])) continue;
       low = fmin(low, c->value[k][i]);
       high = fmax(high, c->value[k][i]);
@@ -87,7 +87,7 @@ static void put_columns(const chart *c, pen *p, int32_t k) {
 
 /* A run that is alone is not covered, and has the thin line. */
 static const char *line_of(const chart *c, int32_t k) {
-  return c->in->n_runs == 2 && k == 0 ? "run-0" : "run-1";
+  return c->in->n_variants == 2 && k == 0 ? "run-0" : "run-1";
 }
 
 static void put_chart(const chart *c, kfi_writer *w) {
@@ -97,11 +97,11 @@ static void put_chart(const chart *c, kfi_writer *w) {
   kfi_put(w, "<path class=\"axis\" d=\"M%d %dH%d\"/>", KFI_PLOT_LEFT, BASE, KFI_PLOT_RIGHT);
   kfi_put_text(w, "tick mid", (KFI_PLOT_LEFT + KFI_PLOT_RIGHT) / 2.0, BASE + 38);
   kfi_put(w, "step</text>\n");
-  for (int32_t k = 0; k < c->in->n_runs; k++) {
+  for (int32_t k = 0; k < c->in->n_variants; k++) {
     if (!c->value[k]) continue;
     pen p = {w, false};
     kfi_put(w, "<path class=\"curve %s\" d=\"", line_of(c, k));
-    if (c->in->run[k].n_steps > COLUMNS)
+    if (c->in->variant[k].n_steps > COLUMNS)
       put_columns(c, &p, k);
     else
       put_every_step(c, &p, k);
@@ -112,14 +112,14 @@ static void put_chart(const chart *c, kfi_writer *w) {
 
 static void put_legend(const chart *c, kfi_writer *w) {
   kfi_put(w, "<ul class=\"legend\">");
-  for (int32_t k = 0; k < c->in->n_runs; k++)
-    if (c->value[k]) kfi_put_legend(w, line_of(c, k), c->in->run[k].name);
+  for (int32_t k = 0; k < c->in->n_variants; k++)
+    if (c->value[k]) kfi_put_legend(w, line_of(c, k), c->in->variant[k].name);
   kfi_put(w, "</ul>\n<figure>\n");
 }
 
 static void put_columns_words(const chart *c, kfi_writer *w) {
-  for (int32_t k = 0; k < c->in->n_runs; k++) {
-    if (!c->value[k] || c->in->run[k].n_steps <= COLUMNS) continue;
+  for (int32_t k = 0; k < c->in->n_variants; k++) {
+    if (!c->value[k] || c->in->variant[k].n_steps <= COLUMNS) continue;
     kfi_put(
       w, " There are more steps than the picture has columns: a column reaches from the least to "
          "the largest of its steps.");
@@ -133,8 +133,8 @@ static void put_columns_words(const chart *c, kfi_writer *w) {
 static double imbalance_top(const kfi_report *r, double *most) {
   double top = 1.1;
   *most = 1;
-  for (int32_t k = 0; k < r->in->n_runs; k++) {
-    int64_t n = r->in->run[k].n_steps;
+  for (int32_t k = 0; k < r->in->n_variants; k++) {
+    int64_t n = r->in->variant[k].n_steps;
     if (n == 0) continue;
     memcpy(r->spare, r->sums[k].imbalance, (size_t)n * sizeof *r->spare);
     kfi_report_sort(r->spare, n);
@@ -146,8 +146,8 @@ static double imbalance_top(const kfi_report *r, double *most) {
 
 static void put_cut(const kfi_report *r, kfi_writer *w, double top, double most) {
   int64_t n = 0;
-  for (int32_t k = 0; k < r->in->n_runs; k++)
-    for (int64_t i = 0; i < r->in->run[k].n_steps; i++) n += r->sums[k].imbalance[i] > top;
+  for (int32_t k = 0; k < r->in->n_variants; k++)
+    for (int64_t i = 0; i < r->in->variant[k].n_steps; i++) n += r->sums[k].imbalance[i] > top;
   if (n == 0) return;
   kfi_put(w, " %" PRId64 " step%s above the picture, up to ", n, n == 1 ? " is" : "s are");
   kfi_put_fixed(w, most, 2);
@@ -158,9 +158,9 @@ void kfi_report_imbalance(const kfi_report *r, kfi_writer *w) {
   chart c = {.in = r->in};
   double most, top = imbalance_top(r, &most);
   int64_t n_steps = 0;
-  for (int32_t k = 0; k < r->in->n_runs; k++) {
-    c.value[k] = r->in->run[k].n_steps > 0 ? r->sums[k].imbalance : NULL;
-    n_steps += r->in->run[k].n_steps;
+  for (int32_t k = 0; k < r->in->n_variants; k++) {
+    c.value[k] = r->in->variant[k].n_steps > 0 ? r->sums[k].imbalance : NULL;
+    n_steps += r->in->variant[k].n_steps;
   }
   if (n_steps == 0) {
     kfi_put(w, "<p class=\"none\">No steps were measured.</p>\n");
@@ -169,12 +169,12 @@ void kfi_report_imbalance(const kfi_report *r, kfi_writer *w) {
   kfi_put(w,
           "<p>How long the busiest rank plans, routes and computes in a step, over the mean of all "
           "ranks: at 1 nobody waits for anybody. The median is ");
-  for (int32_t k = 0; k < r->in->n_runs; k++) {
+  for (int32_t k = 0; k < r->in->n_variants; k++) {
     if (!c.value[k]) continue;
     kfi_put(w, k > 0 && c.value[0] ? ", and <b>" : "<b>");
     kfi_put_fixed(w, r->sums[k].max_over_mean, 2);
     kfi_put(w, "</b> ");
-    kfi_put_xml(w, r->in->run[k].name);
+    kfi_put_xml(w, r->in->variant[k].name);
   }
   kfi_put(w, ".");
   put_cut(r, w, top, most);
@@ -194,8 +194,8 @@ void kfi_report_imbalance(const kfi_report *r, kfi_writer *w) {
 static int64_t lay_out_losses(chart *c) {
   int64_t n_gaps = 0;
   c->y = (kfi_axis){INFINITY, -INFINITY, BASE, TOP};
-  for (int32_t k = 0; k < c->in->n_runs; k++) {
-    for (int64_t i = 0; c->value[k] && i < c->in->run[k].n_steps; i++) {
+  for (int32_t k = 0; k < c->in->n_variants; k++) {
+    for (int64_t i = 0; c->value[k] && i < c->in->variant[k].n_steps; i++) {
       double loss = c->value[k][i];
       n_gaps += !kfi_is_loss(loss);
       if (!kfi_is_loss(loss)) continue;
@@ -212,7 +212,7 @@ static int64_t lay_out_losses(chart *c) {
 static void put_losses_words(const kfi_report *r, kfi_writer *w) {
   const kfi_common *c = &r->common;
   if (c->n_losses == 0) return;
-  if (r->in->n_runs == 1) {
+  if (r->in->n_variants == 1) {
     kfi_put(w, "The last one is <b>");
     kfi_put_loss(w, c->last_loss[0]);
     kfi_put(w, "</b>.");
@@ -235,8 +235,8 @@ static void put_losses_words(const kfi_report *r, kfi_writer *w) {
 
 void kfi_report_loss(const kfi_report *r, kfi_writer *w) {
   chart c = {.in = r->in};
-  for (int32_t k = 0; k < r->in->n_runs; k++)
-    c.value[k] = r->in->run[k].n_steps > 0 ? r->in->run[k].loss : NULL;
+  for (int32_t k = 0; k < r->in->n_variants; k++)
+    c.value[k] = r->in->variant[k].n_steps > 0 ? r->in->variant[k].loss : NULL;
   int64_t n_gaps = lay_out_losses(&c);
   kfi_put(w, "<p>");
   if (!(c.y.high > c.y.low)) {

@@ -11,8 +11,8 @@
 **       0 s      2 s      4 s
 **
 ** Which steps: consecutive ones that both runs have, whose sums come closest to what the medians
-** let expect, so that no pause and no lucky batch stands for the rest. Of more than LANES ranks,
-** neighbours share a lane and the busiest of them is drawn, in each step: it is the one that the
+** let expect, so that no pause and no lucky batch stands for the rest. Of more than MOST_ROWS ranks,
+** neighbours share a row and the busiest of them is drawn, in each step: it is the one that the
 ** others wait for. A block becomes a piece of one <path> per phase.
 */
 #include <inttypes.h>
@@ -21,7 +21,7 @@
 
 #include "report.h"
 
-enum { SHOWN = 6, LANES = 64, N_PHASES = 4, TOP = 24, LANES_HEIGHT = 200 };
+enum { SHOWN = 6, MOST_ROWS = 64, N_PHASES = 4, TOP = 24, ROWS_HEIGHT = 200 };
 
 static const char *const phase_name[N_PHASES] = {"plan", "route", "compute", "wait"};
 
@@ -34,9 +34,9 @@ typedef struct window {
 typedef struct scene {
   const kfi_report *r;
   window shown;
-  int32_t n_lanes, ranks_per_lane;
-  double pitch, lane; /* height of a lane with what is between, and without */
-  double sum_s[2];    /* of the steps that are drawn */
+  int32_t n_rows, ranks_per_row;
+  double pitch, row; /* height of a row with what is between, and without */
+  double sum_s[2];   /* of the steps that are drawn */
   kfi_axis time;
 } scene;
 
@@ -48,14 +48,14 @@ static double off_median(double sum, double median, int n) {
 
 /* The window of n steps common to runs a and b (which may be the same one) that is most typical. */
 static void choose(const kfi_report *r, int a, int b, window *out) {
-  const kf_run *first = &r->in->run[a], *second = &r->in->run[b];
+  const kf_report_variant *first = &r->in->variant[a], *second = &r->in->variant[b];
   int64_t last[2][SHOWN], n_common = 0;
   double best = INFINITY;
-  for (int64_t i = 0, j = 0; kfi_run_common(first, second, &i, &j); i++, j++) n_common++;
+  for (int64_t i = 0, j = 0; kfi_variant_common(first, second, &i, &j); i++, j++) n_common++;
   int n = n_common < SHOWN ? (int)n_common : SHOWN;
   out->n[a] = out->n[b] = n;
   int64_t seen = 0;
-  for (int64_t i = 0, j = 0; kfi_run_common(first, second, &i, &j); i++, j++) {
+  for (int64_t i = 0, j = 0; kfi_variant_common(first, second, &i, &j); i++, j++) {
     last[0][seen % SHOWN] = i;
     last[1][seen % SHOWN] = j;
     if (++seen < n) continue;
@@ -77,18 +77,18 @@ static void choose(const kfi_report *r, int a, int b, window *out) {
 
 static scene lay_out(const kfi_report *r) {
   scene s = {.r = r};
-  int32_t n_ranks = r->in->n_ranks, n_runs = r->in->n_runs;
+  int32_t n_ranks = r->in->n_ranks, n_runs = r->in->n_variants;
   if (n_runs == 1 || r->common.n_steps > 0)
     choose(r, 0, n_runs - 1, &s.shown);
   else
     for (int k = 0; k < n_runs; k++) choose(r, k, k, &s.shown);
-  s.ranks_per_lane = (n_ranks + LANES - 1) / LANES;
-  s.n_lanes = (n_ranks + s.ranks_per_lane - 1) / s.ranks_per_lane;
-  s.pitch = fmin(fmax((double)LANES_HEIGHT / s.n_lanes, 5), 26);
-  s.lane = s.pitch * (s.pitch > 8 ? 0.8 : 0.88);
+  s.ranks_per_row = (n_ranks + MOST_ROWS - 1) / MOST_ROWS;
+  s.n_rows = (n_ranks + s.ranks_per_row - 1) / s.ranks_per_row;
+  s.pitch = fmin(fmax((double)ROWS_HEIGHT / s.n_rows, 5), 26);
+  s.row = s.pitch * (s.pitch > 8 ? 0.8 : 0.88);
   double longest = 1e-9;
   for (int k = 0; k < n_runs; k++) {
-    for (int i = 0; i < s.shown.n[k]; i++) s.sum_s[k] += r->in->run[k].step_s[s.shown.at[k][i]];
+    for (int i = 0; i < s.shown.n[k]; i++) s.sum_s[k] += r->in->variant[k].step_s[s.shown.at[k][i]];
     longest = fmax(longest, s.sum_s[k]);
   }
   s.time = (kfi_axis){0, longest, KFI_PLOT_LEFT, KFI_PLOT_RIGHT};
@@ -98,23 +98,23 @@ static scene lay_out(const kfi_report *r) {
 /* ---------------------------------------------------------------------------- the words */
 
 static bool same_steps(const scene *s) {
-  const kf_run *run = s->r->in->run;
-  return s->r->in->n_runs == 1 ||
-         (s->shown.n[0] > 0 && s->shown.n[1] > 0 &&
-          kfi_run_step(&run[0], s->shown.at[0][0]) == kfi_run_step(&run[1], s->shown.at[1][0]));
+  const kf_report_variant *variant = s->r->in->variant;
+  return s->r->in->n_variants == 1 || (s->shown.n[0] > 0 && s->shown.n[1] > 0 &&
+                                       kfi_variant_step(&variant[0], s->shown.at[0][0]) ==
+                                         kfi_variant_step(&variant[1], s->shown.at[1][0]));
 }
 
 static void put_words(const scene *s, kfi_writer *w) {
   const kf_report *in = s->r->in;
   kfi_put(w, "<p>");
   if (same_steps(s)) {
-    int64_t first = kfi_run_step(&in->run[0], s->shown.at[0][0]);
-    int64_t last = kfi_run_step(&in->run[0], s->shown.at[0][s->shown.n[0] - 1]);
+    int64_t first = kfi_variant_step(&in->variant[0], s->shown.at[0][0]);
+    int64_t last = kfi_variant_step(&in->variant[0], s->shown.at[0][s->shown.n[0] - 1]);
     if (first == last)
       kfi_put(w, "Step %" PRId64, first);
     else
       kfi_put(w, "Steps %" PRId64 " to %" PRId64, first, last);
-    kfi_put(w, in->n_runs == 2 ? " of both runs, on one scale of time" : "");
+    kfi_put(w, in->n_variants == 2 ? " of both runs, on one scale of time" : "");
     if (s->r->common.n_steps > SHOWN)
       kfi_put(w, ", chosen because they come closest to %d median steps", SHOWN);
     kfi_put(w, ". ");
@@ -123,14 +123,13 @@ static void put_words(const scene *s, kfi_writer *w) {
             "The runs have no step in common: of each, steps about as long as its median, on one "
             "scale of time. ");
   }
-  if (s->ranks_per_lane > 1)
+  if (s->ranks_per_row > 1)
     kfi_put(w,
-            "A lane stands for %" PRId32
-            " neighbouring ranks and shows the busiest of them in each "
+            "A row stands for %" PRId32 " neighbouring ranks and shows the busiest of them in each "
             "step. ",
-            s->ranks_per_lane);
+            s->ranks_per_row);
   else
-    kfi_put(w, "A lane is a rank. ");
+    kfi_put(w, "A row is a rank. ");
   kfi_put(w, "The phases of a rank's step are summed up and drawn one after the other; what stays "
              "empty was not measured.</p>\n<ul class=\"legend\">");
   for (int k = 0; k < N_PHASES; k++) kfi_put_legend(w, phase_name[k], phase_name[k]);
@@ -143,13 +142,13 @@ static double waiting(const scene *s, int k) {
   double sum = 0;
   for (int i = 0; i < s->shown.n[k]; i++)
     for (int32_t r = 0; r < in->n_ranks; r++)
-      sum += in->run[k].counters[s->shown.at[k][i] * in->n_ranks + r].wait_s;
+      sum += in->variant[k].counters[s->shown.at[k][i] * in->n_ranks + r].wait_s;
   return s->sum_s[k] > 0 ? sum / in->n_ranks / s->sum_s[k] : -1;
 }
 
 static void put_caption(const scene *s, kfi_writer *w, int k) {
   kfi_put(w, "<figcaption><b>");
-  kfi_put_xml(w, s->r->in->run[k].name);
+  kfi_put_xml(w, s->r->in->variant[k].name);
   kfi_put(w, "</b> %d step%s in ", s->shown.n[k], s->shown.n[k] == 1 ? "" : "s");
   kfi_put_seconds(w, s->sum_s[k], false);
   double part = waiting(s, k);
@@ -163,28 +162,29 @@ static void put_caption(const scene *s, kfi_writer *w, int k) {
 
 /* -------------------------------------------------------------------------- the picture */
 
-/* What is drawn in a lane in a step: the busiest of its ranks. */
-static const kf_counters *busiest(const scene *s, const kf_run *run, int64_t i, int32_t lane) {
-  int32_t n_ranks = s->r->in->n_ranks, rank = lane * s->ranks_per_lane;
-  const kf_counters *c = &run->counters[i * n_ranks], *most = &c[rank];
-  for (int32_t q = rank; q < rank + s->ranks_per_lane && q < n_ranks; q++)
+/* What is drawn in a row in a step: the busiest of its ranks. */
+static const kf_counters *busiest(const scene *s, const kf_report_variant *variant, int64_t i,
+                                  int32_t row) {
+  int32_t n_ranks = s->r->in->n_ranks, rank = row * s->ranks_per_row;
+  const kf_counters *c = &variant->counters[i * n_ranks], *most = &c[rank];
+  for (int32_t q = rank; q < rank + s->ranks_per_row && q < n_ranks; q++)
     if (kfi_busy_s(&c[q]) > kfi_busy_s(most)) most = &c[q];
   return most;
 }
 
-/* A phase of a step in all lanes; what is too long for the step is cut at its end. */
+/* A phase of a step in all rows; what is too long for the step is cut at its end. */
 static void put_step_phase(const scene *s, kfi_writer *w, int k, int i, int phase, double begin_s) {
-  const kf_run *run = &s->r->in->run[k];
-  double step_s = run->step_s[s->shown.at[k][i]];
-  for (int32_t lane = 0; lane < s->n_lanes; lane++) {
-    const kf_counters *c = busiest(s, run, s->shown.at[k][i], lane);
+  const kf_report_variant *variant = &s->r->in->variant[k];
+  double step_s = variant->step_s[s->shown.at[k][i]];
+  for (int32_t row = 0; row < s->n_rows; row++) {
+    const kf_counters *c = busiest(s, variant, s->shown.at[k][i], row);
     const double length[N_PHASES] = {c->plan_s, c->route_s, c->compute_s, c->wait_s};
     double from = 0;
     for (int p = 0; p < phase; p++) from += length[p];
     double to = fmin(from + length[phase], step_s);
     double x = kfi_axis_px(&s->time, begin_s + from), end = kfi_axis_px(&s->time, begin_s + to);
     if (end - x < 0.02) continue; /* or it begins behind the step's end */
-    kfi_put_block(w, x, TOP + lane * s->pitch, end - x, s->lane);
+    kfi_put_block(w, x, TOP + row * s->pitch, end - x, s->row);
   }
 }
 
@@ -194,7 +194,7 @@ static void put_blocks(const scene *s, kfi_writer *w, int k) {
     kfi_put(w, "<path class=\"block %s\" d=\"", phase_name[phase]);
     for (int i = 0; i < s->shown.n[k]; i++) {
       put_step_phase(s, w, k, i, phase, begin_s);
-      begin_s += s->r->in->run[k].step_s[s->shown.at[k][i]];
+      begin_s += s->r->in->variant[k].step_s[s->shown.at[k][i]];
     }
     kfi_put(w, "\"/>\n");
   }
@@ -203,7 +203,7 @@ static void put_blocks(const scene *s, kfi_writer *w, int k) {
 /* A line where each step begins, and where the last one ends; above it the step's number, where it
 ** has room for that. */
 static void put_steps(const scene *s, kfi_writer *w, int k, double base) {
-  const kf_run *run = &s->r->in->run[k];
+  const kf_report_variant *variant = &s->r->in->variant[k];
   double begin_s = 0;
   for (int i = 0; i <= s->shown.n[k]; i++) {
     double x = kfi_axis_px(&s->time, begin_s);
@@ -212,9 +212,9 @@ static void put_steps(const scene *s, kfi_writer *w, int k, double base) {
     kfi_put_px(w, base);
     kfi_put(w, "\"/>");
     if (i == s->shown.n[k]) break;
-    begin_s += run->step_s[s->shown.at[k][i]];
+    begin_s += variant->step_s[s->shown.at[k][i]];
     double width = kfi_axis_px(&s->time, begin_s) - x;
-    int64_t number = kfi_run_step(run, s->shown.at[k][i]);
+    int64_t number = kfi_variant_step(variant, s->shown.at[k][i]);
     if (width < 8.5 * snprintf(NULL, 0, "step %" PRId64, number) + 8) continue;
     kfi_put_text(w, "tick mid", x + width / 2, TOP - 9);
     kfi_put(w, "step %" PRId64 "</text>\n", number);
@@ -226,9 +226,9 @@ static void put_ranks(const scene *s, kfi_writer *w) {
   while (every * s->pitch < 15) every *= 2;
   kfi_put_text(w, "tick end", KFI_PLOT_LEFT - 8, TOP - 9);
   kfi_put(w, "rank</text>");
-  for (int32_t lane = 0; lane < s->n_lanes; lane += every) {
-    kfi_put_text(w, "tick end", KFI_PLOT_LEFT - 8, TOP + lane * s->pitch + s->lane / 2 + 4.5);
-    kfi_put(w, "%" PRId32 "</text>\n", lane * s->ranks_per_lane);
+  for (int32_t row = 0; row < s->n_rows; row += every) {
+    kfi_put_text(w, "tick end", KFI_PLOT_LEFT - 8, TOP + row * s->pitch + s->row / 2 + 4.5);
+    kfi_put(w, "%" PRId32 "</text>\n", row * s->ranks_per_row);
   }
 }
 
@@ -236,7 +236,7 @@ static void put_ranks(const scene *s, kfi_writer *w) {
 static void put_saved(const scene *s, kfi_writer *w, int k, double base) {
   double end = kfi_axis_px(&s->time, s->sum_s[k]), saved_s = s->time.high - s->sum_s[k];
   double y = (TOP + base) / 2;
-  if (s->r->in->n_runs < 2 || KFI_PLOT_RIGHT - end < 110) return;
+  if (s->r->in->n_variants < 2 || KFI_PLOT_RIGHT - end < 110) return;
   kfi_put_at(w, "<path class=\"saved\" d=\"M", end + 6, y);
   kfi_put(w, "l7 -4v8zM");
   kfi_put_px(w, end + 13);
@@ -249,14 +249,14 @@ static void put_saved(const scene *s, kfi_writer *w, int k, double base) {
 }
 
 static void put_run(const scene *s, kfi_writer *w, int k) {
-  bool last = k == s->r->in->n_runs - 1 || s->shown.n[1] == 0;
-  double base = TOP + s->n_lanes * s->pitch;
+  bool last = k == s->r->in->n_variants - 1 || s->shown.n[1] == 0;
+  double base = TOP + s->n_rows * s->pitch;
   int height = (int)ceil(base) + (last ? 28 : 6);
   kfi_put(w, "<figure>\n");
   put_caption(s, w, k);
   kfi_put_svg(
     w, k ? "timeline-1" : "timeline-0", height, "Timeline",
-    "A lane per rank, over time; in it planning, routing, computing and waiting of each step.");
+    "A row per rank, over time; in it planning, routing, computing and waiting of each step.");
   put_blocks(s, w, k);
   put_steps(s, w, k, base);
   put_ranks(s, w);
@@ -272,6 +272,6 @@ void kfi_report_timeline(const kfi_report *r, kfi_writer *w) {
     return;
   }
   put_words(&s, w);
-  for (int k = 0; k < r->in->n_runs; k++)
+  for (int k = 0; k < r->in->n_variants; k++)
     if (s.shown.n[k] > 0) put_run(&s, w, k);
 }

@@ -260,7 +260,7 @@ typedef struct worker {
   kfi_thread thread;
   call *job;
   int64_t seq;                  /* whose modulation it has; -1: none */
-  bool late;                    /* every other one, see kfi_rows */
+  bool late;                    /* every other one, see kfi_adaln_task */
   float *factor, *shift, *gate; /* (pad) */
   float *work;
 } worker;
@@ -326,23 +326,23 @@ static void do_chunk(worker *w, int64_t n) {
   const kf_adaln_chunk *chunk = &job->chunk[n];
   int64_t t = chunk->first;
   take_modulation(w, chunk->seq);
-  kfi_rows rows = {.n = chunk->n_tokens,
-                   .dim = a->dim,
-                   .dtype = a->dtype,
-                   .each = a->rounding == KF_ROUND_EACH,
-                   .stream = job->stream,
-                   .late = w->late,
-                   .eps = a->eps != 0 ? a->eps : 1e-6f,
-                   .factor = w->factor,
-                   .shift = w->shift,
-                   .gate = a->gate ? w->gate : NULL,
-                   .residual = row_of(a, a->residual, t),
-                   .u = row_of(a, a->u, t),
-                   .x = row_of(a, a->x, t),
-                   .y = row_of(a, a->y, t),
-                   .mean = a->mean ? a->mean + t : NULL,
-                   .rstd = a->rstd ? a->rstd + t : NULL,
-                   .work = w->work};
+  kfi_adaln_task rows = {.n = chunk->n_tokens,
+                         .dim = a->dim,
+                         .dtype = a->dtype,
+                         .each = a->rounding == KF_ROUND_EACH,
+                         .stream = job->stream,
+                         .late = w->late,
+                         .eps = a->eps != 0 ? a->eps : 1e-6f,
+                         .factor = w->factor,
+                         .shift = w->shift,
+                         .gate = a->gate ? w->gate : NULL,
+                         .residual = row_of(a, a->residual, t),
+                         .u = row_of(a, a->u, t),
+                         .x = row_of(a, a->x, t),
+                         .y = row_of(a, a->y, t),
+                         .mean = a->mean ? a->mean + t : NULL,
+                         .rstd = a->rstd ? a->rstd + t : NULL,
+                         .work = w->work};
   if (!job->backward) {
     job->kernel.forward(&rows);
     return;

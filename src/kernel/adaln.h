@@ -70,7 +70,7 @@ enum {
 };
 
 /* A chunk of tokens, all of one sequence: pointers to its first row, and what the rows need. */
-typedef struct kfi_rows {
+typedef struct kfi_adaln_task {
   int64_t n, dim;
   kf_dtype dtype;
   bool each;   /* KF_ROUND_EACH */
@@ -85,7 +85,7 @@ typedef struct kfi_rows {
   void *dx, *du;
   float *sums; /* (2 or 3, kfi_adaln_stride(dim)) backward: of dscale, dshift, dgate; written */
   float *work; /* kfi_adaln_work(dim) floats */
-} kfi_rows;
+} kfi_adaln_task;
 
 /* Columns, rounded up so that each row of a worker's floats begins on a cache line. */
 static inline int64_t kfi_adaln_pad(int64_t dim) {
@@ -98,13 +98,13 @@ static inline int64_t kfi_adaln_stride(int64_t dim) { return kfi_adaln_pad(dim) 
 static inline int64_t kfi_adaln_runs(int64_t dim) { return (dim + KFI_RUN - 1) / KFI_RUN; }
 
 /* s_r, m_r, e_r and q_r of a run. */
-typedef struct kfi_run {
+typedef struct kfi_adaln_run {
   float sum, mean, rest, squares;
-} kfi_run;
+} kfi_adaln_run;
 
 /* A run of n columns from the sum S_r; its squares come later. */
-static inline kfi_run kfi_run_of(double sum, float n) {
-  kfi_run run;
+static inline kfi_adaln_run kfi_adaln_run_of(double sum, float n) {
+  kfi_adaln_run run;
   run.sum = (float)sum;
   run.mean = run.sum / n;
   run.rest = (float)(sum - (double)n * run.mean); /* the product is exact */
@@ -113,14 +113,14 @@ static inline kfi_run kfi_run_of(double sum, float n) {
 }
 
 /* Floats that a kernel may keep for itself: the rows that forward makes of residual and u, and a
-** kfi_run for each run. */
+** kfi_adaln_run for each run. */
 static inline int64_t kfi_adaln_work(int64_t dim) {
   return KFI_FORWARD_GROUP * kfi_adaln_pad(dim) + 4 * kfi_adaln_runs(dim);
 }
 
 /* Mean and rstd of a row from its runs. Inline, so that kernels with an instruction for fmaf use
 ** it. */
-static inline void kfi_adaln_moments(int64_t dim, float eps, const kfi_run *runs, float *mean,
+static inline void kfi_adaln_moments(int64_t dim, float eps, const kfi_adaln_run *runs, float *mean,
                                      float *rstd) {
   int64_t n_runs = kfi_adaln_runs(dim), last = n_runs - 1;
   float sum = 0, rest = 0, squares = 0, n = KFI_RUN, n_last = (float)(dim - last * KFI_RUN);
@@ -138,7 +138,7 @@ static inline void kfi_adaln_moments(int64_t dim, float eps, const kfi_run *runs
   *rstd = 1 / sqrtf(squares / (float)dim + eps);
 }
 
-typedef void kfi_adaln_rows(const kfi_rows *);
+typedef void kfi_adaln_rows(const kfi_adaln_task *);
 typedef void kfi_adaln_widen(kf_dtype, int64_t n, const void *from, float *to); /* to fp32 */
 
 kfi_adaln_rows kfi_adaln_forward_portable, kfi_adaln_backward_portable;

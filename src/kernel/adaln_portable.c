@@ -37,17 +37,19 @@ static int64_t run_end(int64_t dim, int64_t run) {
 /* ------------------------------------------------------------------------- one operation */
 
 /* [R]: rounds to dtype if every operation does. */
-static float maybe(const kfi_rows *r, float v) { return r->each ? kfi_rounded(r->dtype, v) : v; }
+static float maybe(const kfi_adaln_task *r, float v) {
+  return r->each ? kfi_rounded(r->dtype, v) : v;
+}
 
 /* a * b + c */
-static float combine(const kfi_rows *r, float a, float b, float c) {
+static float combine(const kfi_adaln_task *r, float a, float b, float c) {
   return r->each ? kfi_rounded(r->dtype, a * b) + c : fmaf(a, b, c);
 }
 
 /* ------------------------------------------------------------------------------- forward */
 
 /* Row t of x = residual + gate * u. */
-static void make_x(const kfi_rows *r, int64_t t) {
+static void make_x(const kfi_adaln_task *r, int64_t t) {
   for (int64_t c = 0; c < r->dim; c++) {
     float residual = kfi_load(r->dtype, r->residual, t * r->dim + c);
     float u = kfi_load(r->dtype, r->u, t * r->dim + c);
@@ -56,12 +58,12 @@ static void make_x(const kfi_rows *r, int64_t t) {
 }
 
 /* The run of row t that begins with column `first`. */
-static kfi_run sum_run(const kfi_rows *r, int64_t t, int64_t first) {
+static kfi_adaln_run sum_run(const kfi_adaln_task *r, int64_t t, int64_t first) {
   int64_t end = run_end(r->dim, first);
   float sum[KFI_STRANDS] = {0}, squares[KFI_STRANDS] = {0};
   for (int64_t c = first; c < end; c++)
     sum[c % KFI_STRANDS] += kfi_load(r->dtype, r->x, t * r->dim + c);
-  kfi_run run = kfi_run_of(fold_exactly(sum), (float)(end - first));
+  kfi_adaln_run run = kfi_adaln_run_of(fold_exactly(sum), (float)(end - first));
   for (int64_t c = first; c < end; c++) {
     float d = kfi_load(r->dtype, r->x, t * r->dim + c) - run.mean;
     squares[c % KFI_STRANDS] = fmaf(d, d, squares[c % KFI_STRANDS]);
@@ -70,8 +72,8 @@ static kfi_run sum_run(const kfi_rows *r, int64_t t, int64_t first) {
   return run;
 }
 
-void kfi_adaln_forward_portable(const kfi_rows *r) {
-  kfi_run *runs = (kfi_run *)(void *)r->work;
+void kfi_adaln_forward_portable(const kfi_adaln_task *r) {
+  kfi_adaln_run *runs = (kfi_adaln_run *)(void *)r->work;
   for (int64_t t = 0; t < r->n; t++) {
     float mean, rstd;
     if (r->gate) make_x(r, t);
@@ -92,7 +94,7 @@ typedef struct place {
   float dy, x_, g;
 } place;
 
-static place place_of(const kfi_rows *r, int64_t t, int64_t c) {
+static place place_of(const kfi_adaln_task *r, int64_t t, int64_t c) {
   place p;
   p.dy = kfi_load(r->dtype, r->dy, t * r->dim + c);
   p.x_ = (kfi_load(r->dtype, r->x, t * r->dim + c) - r->mean[t]) * r->rstd[t];
@@ -101,7 +103,7 @@ static place place_of(const kfi_rows *r, int64_t t, int64_t c) {
 }
 
 /* Row t's c1 and c2, and what it adds to dscale and dshift. */
-static void slopes(const kfi_rows *r, int64_t t, float *dscale, float *dshift, float *c1,
+static void slopes(const kfi_adaln_task *r, int64_t t, float *dscale, float *dshift, float *c1,
                    float *c2) {
   float total1 = 0, total2 = 0;
   for (int64_t run = 0; run < r->dim; run += KFI_RUN) {
@@ -120,7 +122,7 @@ static void slopes(const kfi_rows *r, int64_t t, float *dscale, float *dshift, f
   *c2 = total2 / (float)r->dim;
 }
 
-void kfi_adaln_backward_portable(const kfi_rows *r) {
+void kfi_adaln_backward_portable(const kfi_adaln_task *r) {
   int64_t stride = kfi_adaln_stride(r->dim);
   float *dscale = r->sums, *dshift = dscale + stride, *dgate = dshift + stride;
   for (int64_t i = 0; i < (r->gate ? 3 : 2) * stride; i++) r->sums[i] = 0;

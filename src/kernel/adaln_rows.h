@@ -139,7 +139,7 @@ INLINE void put_n(variant o, void *p, int64_t i, int64_t n, vec v) {
 }
 
 /* How many rows the group has that begins with row t. */
-INLINE int64_t group_at(const kfi_rows *r, int64_t t, int64_t most) {
+INLINE int64_t group_at(const kfi_adaln_task *r, int64_t t, int64_t most) {
   int64_t n = t == 0 && r->late ? most / 2 : most;
   return r->n - t < n ? r->n - t : n;
 }
@@ -155,7 +155,7 @@ typedef struct line {
 } line;
 
 /* x from column i on, made of residual and u if there is a gate. */
-INLINE vec first_x(variant o, const kfi_rows *r, const line *row, int64_t i, int64_t n) {
+INLINE vec first_x(variant o, const kfi_adaln_task *r, const line *row, int64_t i, int64_t n) {
   if (!o.gated) return take_n(o, row->x, i, n);
   vec u = take_n(o, row->u, i, n), residual = take_n(o, row->residual, i, n);
   vec x = combine(o, load_fp32(r->gate + i), u, residual);
@@ -179,7 +179,7 @@ INLINE float fold_squares(const vec *s) { return N_PIECES == 1 ? fold(s) : fold(
 
 /* A whole run. Registers hold it between its two sums if there are enough; else it is read again,
 ** from L1. */
-INLINE kfi_run whole_run(variant o, const kfi_rows *r, const line *row, int64_t c) {
+INLINE kfi_adaln_run whole_run(variant o, const kfi_adaln_task *r, const line *row, int64_t c) {
   vec x[RUN_VECS], sum[STRAND_VECS], squares[STRAND_VECS];
   UNROLL for (int v = 0; v < STRAND_VECS; v++) sum[v] = squares[v] = all(0);
   UNROLL for (int i = 0; i < RUN_VECS; i++) {
@@ -187,7 +187,7 @@ INLINE kfi_run whole_run(variant o, const kfi_rows *r, const line *row, int64_t 
     if (HELD) x[i] = at_i;
     sum[i % STRAND_VECS] = add(sum[i % STRAND_VECS], at_i);
   }
-  kfi_run run = kfi_run_of(fold_sum(sum), KFI_RUN);
+  kfi_adaln_run run = kfi_adaln_run_of(fold_sum(sum), KFI_RUN);
   UNROLL for (int i = 0; i < RUN_VECS; i++) {
     vec d = sub(HELD ? x[i] : again_x(o, row, c + i * LANES, LANES), all(run.mean));
     squares[i % STRAND_VECS] = muladd(d, d, squares[i % STRAND_VECS]);
@@ -197,7 +197,7 @@ INLINE kfi_run whole_run(variant o, const kfi_rows *r, const line *row, int64_t 
 }
 
 /* The last columns of a row, less than a run, through a buffer; what is missing counts as 0. */
-INLINE kfi_run short_run(variant o, const kfi_rows *r, const line *row, int64_t c) {
+INLINE kfi_adaln_run short_run(variant o, const kfi_adaln_task *r, const line *row, int64_t c) {
   _Alignas(64) float columns[KFI_RUN + LANES] = {0};
   vec sum[STRAND_VECS], squares[STRAND_VECS];
   int64_t n = r->dim - c, i = 0;
@@ -207,7 +207,7 @@ INLINE kfi_run short_run(variant o, const kfi_rows *r, const line *row, int64_t 
   for (int v = 0; v < STRAND_VECS; v++) sum[v] = squares[v] = all(0);
   for (int v = 0; v < RUN_VECS; v++)
     sum[v % STRAND_VECS] = add(sum[v % STRAND_VECS], load_fp32(columns + v * LANES));
-  kfi_run run = kfi_run_of(fold_sum(sum), (float)n);
+  kfi_adaln_run run = kfi_adaln_run_of(fold_sum(sum), (float)n);
   for (i = 0; i < n; i++) columns[i] -= run.mean;
   for (int v = 0; v < RUN_VECS; v++) {
     vec d = load_fp32(columns + v * LANES);
@@ -218,7 +218,7 @@ INLINE kfi_run short_run(variant o, const kfi_rows *r, const line *row, int64_t 
 }
 
 /* The row's mean and rstd. */
-INLINE void statistics(variant o, const kfi_rows *r, line *row, kfi_run *runs) {
+INLINE void statistics(variant o, const kfi_adaln_task *r, line *row, kfi_adaln_run *runs) {
   int64_t c = 0;
   for (; c + KFI_RUN <= r->dim; c += KFI_RUN) runs[c / KFI_RUN] = whole_run(o, r, row, c);
   if (c < r->dim) runs[c / KFI_RUN] = short_run(o, r, row, c);
@@ -230,12 +230,12 @@ INLINE vec xhat_of(variant o, const line *row, int64_t i, int64_t n) {
   return maybe(o, mul(sub(again_x(o, row, i, n), all(row->mean)), all(row->rstd)));
 }
 
-INLINE vec y_of(variant o, const kfi_rows *r, vec xhat, int64_t i) {
+INLINE vec y_of(variant o, const kfi_adaln_task *r, vec xhat, int64_t i) {
   return combine(o, xhat, load_fp32(r->factor + i), load_fp32(r->shift + i));
 }
 
 /* y of columns c to end - 1. Stores come eight in a row, which mixes better with the loads. */
-INLINE void write_row(variant o, const kfi_rows *r, const line *row, int64_t c, int64_t end) {
+INLINE void write_row(variant o, const kfi_adaln_task *r, const line *row, int64_t c, int64_t end) {
   for (; c + BATCH * LANES <= end; c += BATCH * LANES) {
     vec y[BATCH];
     UNROLL for (int v = 0; v < BATCH; v++) y[v] = xhat_of(o, row, c + v * LANES, LANES);
@@ -246,7 +246,7 @@ INLINE void write_row(variant o, const kfi_rows *r, const line *row, int64_t c, 
   if (c < end) put_n(o, row->y, c, end - c, y_of(o, r, xhat_of(o, row, c, end - c), c));
 }
 
-INLINE void forward_group(variant o, const kfi_rows *r, int64_t t, int64_t n) {
+INLINE void forward_group(variant o, const kfi_adaln_task *r, int64_t t, int64_t n) {
   int64_t pad = kfi_adaln_pad(r->dim);
   line rows[KFI_FORWARD_GROUP];
   for (int64_t k = 0; k < n; k++) {
@@ -256,7 +256,7 @@ INLINE void forward_group(variant o, const kfi_rows *r, int64_t t, int64_t n) {
                      .x = at_out(o, r->x, first),
                      .y = at_out(o, r->y, first),
                      .made = r->work + k * pad};
-    statistics(o, r, &rows[k], (kfi_run *)(void *)(r->work + KFI_FORWARD_GROUP * pad));
+    statistics(o, r, &rows[k], (kfi_adaln_run *)(void *)(r->work + KFI_FORWARD_GROUP * pad));
     if (r->mean) r->mean[t + k] = rows[k].mean, r->rstd[t + k] = rows[k].rstd;
   }
   for (int64_t c = 0; c < r->dim; c += TILE)
@@ -266,7 +266,7 @@ INLINE void forward_group(variant o, const kfi_rows *r, int64_t t, int64_t n) {
     }
 }
 
-INLINE void forward(const kfi_rows *r, variant o) {
+INLINE void forward(const kfi_adaln_task *r, variant o) {
   for (int64_t t = 0, n; t < r->n; t += n) {
     n = group_at(r, t, KFI_FORWARD_GROUP);
     forward_group(o, r, t, n);
@@ -304,8 +304,8 @@ INLINE vec cut(vec v, int64_t n) {
 }
 
 /* c1 and c2 of one piece: four steps from column c on, or what the row has of them. */
-INLINE void slope_piece(variant o, const kfi_rows *r, const slope *row, int64_t c, float *sums,
-                        bool whole) {
+INLINE void slope_piece(variant o, const kfi_adaln_task *r, const slope *row, int64_t c,
+                        float *sums, bool whole) {
   vec sum1[V], sum2[V];
   UNROLL for (int v = 0; v < V; v++) sum1[v] = sum2[v] = all(0);
   UNROLL for (int j = 0; j < STEPS * V; j++) {
@@ -329,8 +329,8 @@ INLINE void slope_piece(variant o, const kfi_rows *r, const slope *row, int64_t 
 }
 
 /* The same for a run. */
-INLINE void slope_run(variant o, const kfi_rows *r, const slope *row, int64_t c, float *totals,
-                      bool whole) {
+INLINE void slope_run(variant o, const kfi_adaln_task *r, const slope *row, int64_t c,
+                      float *totals, bool whole) {
   float sums[2] = {0, 0}, more[2] = {0, 0};
   slope_piece(o, r, row, c, sums, whole);
   if (N_PIECES > 1) slope_piece(o, r, row, c + PIECE, more, whole);
@@ -338,7 +338,7 @@ INLINE void slope_run(variant o, const kfi_rows *r, const slope *row, int64_t c,
 }
 
 /* The row's c1 and c2. */
-INLINE void slopes(variant o, const kfi_rows *r, slope *row) {
+INLINE void slopes(variant o, const kfi_adaln_task *r, slope *row) {
   const slope from = *row;
   float totals[2] = {0, 0};
   int64_t c = 0;
@@ -407,7 +407,7 @@ INLINE void spread_tile(variant o, const columns *s, const slope *from, int n_ro
   }
 }
 
-INLINE void backward_group(variant o, const kfi_rows *r, int64_t t, int64_t n) {
+INLINE void backward_group(variant o, const kfi_adaln_task *r, int64_t t, int64_t n) {
   int64_t stride = kfi_adaln_stride(r->dim);
   const columns s = {r->factor, r->gate, r->sums, r->sums + stride, r->sums + 2 * stride};
   slope rows[KFI_BACKWARD_GROUP];
@@ -431,7 +431,7 @@ INLINE void backward_group(variant o, const kfi_rows *r, int64_t t, int64_t n) {
   }
 }
 
-INLINE void backward(const kfi_rows *r, variant o) {
+INLINE void backward(const kfi_adaln_task *r, variant o) {
   memset(r->sums, 0, (size_t)((o.gated ? 3 : 2) * kfi_adaln_stride(r->dim)) * sizeof *r->sums);
   for (int64_t t = 0, n; t < r->n; t += n) {
     n = group_at(r, t, KFI_BACKWARD_GROUP);
@@ -442,15 +442,15 @@ INLINE void backward(const kfi_rows *r, variant o) {
 /* ---------------------------------------------------------------------- variants */
 
 /* Whether all rows of a tensor that is written begin on a cache line. */
-static bool aligned(const kfi_rows *r, const void *tensor) {
+static bool aligned(const kfi_adaln_task *r, const void *tensor) {
   return (uintptr_t)tensor % 64 == 0 && r->dim * kfi_size_of(r->dtype) % 64 == 0;
 }
 
 /* The variants are functions of their own: in one large function gcc takes ten times as long.
 ** Rounding once, without and with a gate, are made of their own; rounding each is in no hurry. */
-typedef void made_variant(const kfi_rows *r, bool stream);
+typedef void made_variant(const kfi_adaln_task *r, bool stream);
 #define VARIANT(function, name, dtype, each, gated)                                                \
-  static __attribute__((noinline)) void function##_##name(const kfi_rows *r, bool stream) {        \
+  static __attribute__((noinline)) void function##_##name(const kfi_adaln_task *r, bool stream) {  \
     function(r, (variant){dtype, each, gated, stream});                                            \
   }
 #define VARIANTS(function)                                                                         \
@@ -471,15 +471,15 @@ typedef void made_variant(const kfi_rows *r, bool stream);
 VARIANTS(forward);
 VARIANTS(backward);
 
-static int kind_of(const kfi_rows *r) { return r->each ? 2 : r->gate ? 1 : 0; }
+static int kind_of(const kfi_adaln_task *r) { return r->each ? 2 : r->gate ? 1 : 0; }
 
-void FORWARD(const kfi_rows *r) {
+void FORWARD(const kfi_adaln_task *r) {
   bool stream = r->stream && aligned(r, r->y) && (!r->gate || aligned(r, r->x));
   forwards[r->dtype][kind_of(r)](r, stream);
   if (stream) _mm_sfence(); /* such stores keep no order of themselves: others may read now */
 }
 
-void BACKWARD(const kfi_rows *r) {
+void BACKWARD(const kfi_adaln_task *r) {
   bool stream = r->stream && aligned(r, r->dx) && (!r->gate || aligned(r, r->du));
   backwards[r->dtype][kind_of(r)](r, stream);
   if (stream) _mm_sfence();

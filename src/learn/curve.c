@@ -165,9 +165,9 @@ static int bin_of(double x) { /* x is at most 1, and above 2^-33 */
   return bin < 0 ? 0 : bin < N_BINS ? bin : N_BINS - 1;
 }
 
-static void draw_sample(const kfi_rows *rows, kfi_curve_work *work) {
+static void draw_sample(const kfi_curve_rows *rows, kfi_curve_work *work) {
   int64_t all[N_BINS] = {0}, drawn[N_BINS] = {0}, n_bins = 0, n = 0;
-  kfi_rows *s = &work->sample;
+  kfi_curve_rows *s = &work->sample;
   for (int64_t i = 0; i < rows->n; i++) n_bins += all[bin_of(rows->x[i])]++ == 0;
   int64_t most = rows->n <= SAMPLE_MAX ? rows->n : SAMPLE_MAX / n_bins;
   if (most < ROWS_PER_BIN) most = ROWS_PER_BIN;
@@ -198,7 +198,7 @@ static void draw_sample(const kfi_rows *rows, kfi_curve_work *work) {
 ** log seconds less log shape. Ranks of few rows share one. Log seconds are in `log_y`. */
 static double score(const kfi_curve_work *work, const double a[3], const double *log_y,
                     double *centre) {
-  const kfi_rows *s = &work->sample;
+  const kfi_curve_rows *s = &work->sample;
   kfi_weighted *v = work->sorted;
   int64_t n_rest = 0;
   double sum = 0, rest_centre = 0;
@@ -231,7 +231,7 @@ static double score(const kfi_curve_work *work, const double a[3], const double 
 
 /* Centres become slownesses about 1, and the rest of them the height of the curve. */
 static void level_start(const kfi_curve_work *work, kfi_curve *curve) {
-  const kfi_rows *s = &work->sample;
+  const kfi_curve_rows *s = &work->sample;
   int64_t n = 0;
   for (int32_t g = 0; g < s->n_groups; g++) {
     double count = (double)(s->off[g + 1] - s->off[g]);
@@ -248,7 +248,7 @@ static void level_start(const kfi_curve_work *work, kfi_curve *curve) {
 ** below the shortest to well above the longest, each term also alone and also absent.
 */
 static void start(const kfi_curve_work *work, double *log_y, kfi_curve *curve) {
-  const kfi_rows *s = &work->sample;
+  const kfi_curve_rows *s = &work->sample;
   double low = 1, least = INFINITY, best[3] = {1, 0, 0};
   for (int64_t i = 0; i < s->n; i++) {
     low = fmin(low, s->x[i]);
@@ -276,7 +276,7 @@ static void start(const kfi_curve_work *work, double *log_y, kfi_curve *curve) {
 
 /* Slownesses and height for the given shape, and how much noise is in a rank against the spread
 ** between ranks: (sigma / tau)^2, infinite where ranks do not differ. */
-static double level(const kfi_rows *rows, const kfi_curve_work *work, kfi_curve *curve) {
+static double level(const kfi_curve_rows *rows, const kfi_curve_work *work, kfi_curve *curve) {
   double n_all = 0, n_square = 0, sum_all = 0, within = 0, between = 0, noise = INFINITY;
   int64_t n_ranks = 0;
   for (int32_t g = 0; g < rows->n_groups; g++) {
@@ -343,8 +343,8 @@ static void count_length(equations *q, double seen[3], double x) {
 ** follows from minimising over the slownesses first. With noise n/(n + noise) of it are gone.
 ** What then has no hold is the height, so it is held where `level` has put it.
 */
-static void accumulate(const kfi_rows *rows, const kfi_curve_work *work, const kfi_curve *curve,
-                       double noise, equations *q) {
+static void accumulate(const kfi_curve_rows *rows, const kfi_curve_work *work,
+                       const kfi_curve *curve, double noise, equations *q) {
   double all[4] = {0, 0, 0, 0}, seen[3];
   *q = (equations){.shortest = INFINITY};
   for (int32_t g = 0; g < rows->n_groups; g++) {
@@ -374,7 +374,7 @@ static void accumulate(const kfi_rows *rows, const kfi_curve_work *work, const k
 }
 
 /* One step of least squares with the weights in `work`; with this C if it is not below 0. */
-static equations step(const kfi_rows *rows, const kfi_curve_work *work, double constant,
+static equations step(const kfi_curve_rows *rows, const kfi_curve_work *work, double constant,
                       kfi_curve *curve) {
   equations q;
   double noise = level(rows, work, curve), a[3];
@@ -389,7 +389,7 @@ static equations step(const kfi_rows *rows, const kfi_curve_work *work, double c
 
 /* Descend the loss of the start, truncated absolute errors, by reweighting. */
 static void approach(const kfi_curve_work *work, kfi_curve *curve) {
-  const kfi_rows *s = &work->sample;
+  const kfi_curve_rows *s = &work->sample;
   for (int k = 0; k < APPROACH_STEPS; k++) {
     double any = 0;
     for (int32_t g = 0; g < s->n_groups; g++)
@@ -405,7 +405,7 @@ static void approach(const kfi_curve_work *work, kfi_curve *curve) {
 }
 
 /* Each rank of some rows gets the median of all its rows: the sample may hold few of them. */
-static void centre_ranks(const kfi_rows *rows, kfi_curve_work *work, kfi_curve *curve) {
+static void centre_ranks(const kfi_curve_rows *rows, kfi_curve_work *work, kfi_curve *curve) {
   for (int32_t g = 0; g < rows->n_groups && rows->n_groups > 1; g++) {
     int64_t first = rows->off[g], n = rows->off[g + 1] - first;
     if (n < OWN_ROWS) continue;
@@ -422,8 +422,9 @@ static void centre_ranks(const kfi_rows *rows, kfi_curve_work *work, kfi_curve *
 ** of what rows say. By lengths alone, a length off the curve that has nearly all rows would be
 ** called outliers; by rows alone, all others would.
 */
-static double sigma_of(const kfi_rows *rows, const kfi_curve_work *work, const kfi_curve *curve) {
-  const kfi_rows *s = &work->sample;
+static double sigma_of(const kfi_curve_rows *rows, const kfi_curve_work *work,
+                       const kfi_curve *curve) {
+  const kfi_curve_rows *s = &work->sample;
   double n = (double)s->n, free = 3, most = 0;
   for (int32_t g = 0; g < s->n_groups; g++) free += curve->slow[g] != 1;
   /* So many rows a fit can always meet, of all; the quantile is taken of the others. */
@@ -443,7 +444,7 @@ static double sigma_of(const kfi_rows *rows, const kfi_curve_work *work, const k
 
 /* Keep the rows within the cut; true if these are others than before. Where they would all be of
 ** one length, all rows are kept: there is no curve through one length. */
-static bool reject(const kfi_rows *rows, const kfi_curve_work *work, kfi_curve *curve) {
+static bool reject(const kfi_curve_rows *rows, const kfi_curve_work *work, kfi_curve *curve) {
   double cut = fmax(CUT_SIGMA * sigma_of(rows, work, curve), CUT_LEAST);
   double high = kfi_exp(cut), low = 1 / high, first = 0;
   bool changed = false, several = false;
@@ -464,7 +465,7 @@ static bool reject(const kfi_rows *rows, const kfi_curve_work *work, kfi_curve *
   return changed && several;
 }
 
-static equations settle(const kfi_rows *rows, const kfi_curve_work *work, kfi_curve *curve) {
+static equations settle(const kfi_curve_rows *rows, const kfi_curve_work *work, kfi_curve *curve) {
   equations q;
   for (int k = 0;; k++) {
     bool moved = reject(rows, work, curve) && k < MAX_STEPS / 2; /* they may take turns for ever */
@@ -539,7 +540,7 @@ void kfi_curve_lay(kfi_layout *layout, int64_t n, int32_t n_groups, kfi_curve_wo
   curve->keep = KFI_TAKE(layout, uint8_t, n);
 }
 
-void kfi_curve_fit(const kfi_rows *rows, kfi_curve_work *work, kfi_curve *curve) {
+void kfi_curve_fit(const kfi_curve_rows *rows, kfi_curve_work *work, kfi_curve *curve) {
   draw_sample(rows, work);
   start(work, work->weight, curve);
   approach(work, curve);

@@ -9,13 +9,13 @@
 
 /* What is fitted. Rows are grouped: those of group (rank) g are off[g] .. off[g+1]-1, maybe none.
 ** Units are the caller's, such that x is at most 1 and y about 1. */
-typedef struct kfi_rows {
+typedef struct kfi_curve_rows {
   int64_t n;
   int32_t n_groups;
   double *x;    /* (n) length */
   double *y;    /* (n) seconds, 1e-60 to 1e60 */
   int64_t *off; /* (n_groups + 1) */
-} kfi_rows;
+} kfi_curve_rows;
 
 /* seconds = (a[0] x + a[1] x*x + a[2]) * slow[group], none below 0; slow is 1 for the mean row. */
 typedef struct kfi_curve {
@@ -30,12 +30,12 @@ typedef struct kfi_weighted {
 
 /* Memory of a fit, reused by the next one of no more rows. */
 typedef struct kfi_curve_work {
-  kfi_rows sample;      /* some of the rows, such that every length has a voice */
-  double *even;         /* (sample.n) weights that give no length more than another */
-  double *share;        /* (sample.n) weights by which the sample stands for all rows */
-  double *weight;       /* (n) */
-  double *in_group;     /* (n_groups) weight of a group's rows */
-  kfi_weighted *sorted; /* (n) scratch of quantiles */
+  kfi_curve_rows sample; /* some of the rows, such that every length has a voice */
+  double *even;          /* (sample.n) weights that give no length more than another */
+  double *share;         /* (sample.n) weights by which the sample stands for all rows */
+  double *weight;        /* (n) */
+  double *in_group;      /* (n_groups) weight of a group's rows */
+  kfi_weighted *sorted;  /* (n) scratch of quantiles */
 } kfi_curve_work;
 
 /* Lay out memory and result. As with kfi_layout: once for the size, once for the pointers. */
@@ -43,7 +43,7 @@ void kfi_curve_lay(kfi_layout *layout, int64_t n, int32_t n_groups, kfi_curve_wo
                    kfi_curve *curve);
 
 /* At least 2 rows of at least 2 different lengths. Cannot fail. */
-void kfi_curve_fit(const kfi_rows *rows, kfi_curve_work *work, kfi_curve *curve);
+void kfi_curve_fit(const kfi_curve_rows *rows, kfi_curve_work *work, kfi_curve *curve);
 
 static inline double kfi_curve_at(const double a[3], double x) {
   return a[0] * x + a[1] * x * x + a[2];

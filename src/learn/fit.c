@@ -21,14 +21,14 @@ enum { FOLDS = 5 };
 
 typedef struct fitting {
   const kf_fit_row *row;
-  kfi_rows all;
-  int64_t *from;    /* (n) which row stands at a place of `all` */
-  int64_t *rank_at; /* (n_ranks + 1) scratch: where the rows of a rank go */
-  int32_t *rank;    /* (n_groups) of a group: ranks without rows have none */
-  uint8_t *fold;    /* (n) by places */
-  kfi_curve curve;  /* of all rows */
-  kfi_rows most;    /* the rows but one fold's */
-  kfi_curve unseen; /* their curve */
+  kfi_curve_rows all;
+  int64_t *from;       /* (n) which row stands at a place of `all` */
+  int64_t *rank_at;    /* (n_ranks + 1) scratch: where the rows of a rank go */
+  int32_t *rank;       /* (n_groups) of a group: ranks without rows have none */
+  uint8_t *fold;       /* (n) by places */
+  kfi_curve curve;     /* of all rows */
+  kfi_curve_rows most; /* the rows but one fold's */
+  kfi_curve unseen;    /* their curve */
   kfi_curve_work work;
   int len_exp, s_exp; /* units: 2^len_exp tokens, 2^s_exp seconds */
 } fitting;
@@ -67,7 +67,7 @@ static kf_status check_rows(const kf_fit_row *rows, int64_t n, int32_t *n_ranks)
 }
 
 static void lay(kfi_layout *layout, int64_t n, int32_t n_ranks, fitting *f) {
-  kfi_rows *rows[2] = {&f->all, &f->most};
+  kfi_curve_rows *rows[2] = {&f->all, &f->most};
   int32_t n_groups = n < n_ranks ? (int32_t)n : n_ranks; /* at most */
   for (int k = 0; k < 2; k++) {
     rows[k]->x = KFI_TAKE(layout, double, n);
@@ -99,7 +99,7 @@ static int middle_exponent(const kf_fit_row *row, int64_t n) {
 /* By rank, in the order of the rows within one. */
 static void group_rows(fitting *f, int64_t n, int32_t n_ranks) {
   int64_t longest = 0, *at = f->rank_at, first = 0;
-  kfi_rows *all = &f->all;
+  kfi_curve_rows *all = &f->all;
   for (int32_t r = 0; r <= n_ranks; r++) at[r] = 0;
   for (int64_t i = 0; i < n; i++) {
     if (f->row[i].len > longest) longest = f->row[i].len;
@@ -130,7 +130,7 @@ static void group_rows(fitting *f, int64_t n, int32_t n_ranks) {
 /* What the curve without a fold says of it: the sum of relative errors of rows that the fit of all
 ** kept, and their number. Nothing where the other rows are of one length. */
 static double fold_error(fitting *f, int fold, int64_t *n_scored) {
-  kfi_rows *most = &f->most;
+  kfi_curve_rows *most = &f->most;
   bool several = false;
   double sum = 0;
   most->n = 0;
@@ -174,7 +174,7 @@ static double holdout(fitting *f, double otherwise) {
 
 /* Errors of the curve over the kept rows. */
 static void measure(const fitting *f, kf_fit *out) {
-  const kfi_rows *rows = &f->all;
+  const kfi_curve_rows *rows = &f->all;
   double mean = 0, total = 0, left = 0, error = 0, n = 0;
   for (int64_t i = 0; i < rows->n; i++)
     if (f->curve.keep[i]) mean += rows->y[i], n++;
@@ -195,7 +195,7 @@ static void measure(const fitting *f, kf_fit *out) {
 /* log seconds = log power_s + power_p log len, over the kept rows, with the ranks' slowness taken
 ** out: the usual fit. Relative errors are errors of the logarithm, so weights are equal. */
 static void fit_power(const fitting *f, kf_fit *out) {
-  const kfi_rows *rows = &f->all;
+  const kfi_curve_rows *rows = &f->all;
   double n = 0, u = 0, v = 0, uu = 0, uv = 0, error = 0;
   for (int pass = 0; pass < 3; pass++) {
     for (int32_t g = 0; g < rows->n_groups; g++)

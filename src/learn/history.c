@@ -76,7 +76,7 @@ static int32_t slot(kfi_history *h, int32_t class_number) {
   if (h->slot_of[class_number] < 0) {
     h->slot_of[class_number] = h->n_slots;
     h->class_of[h->n_slots++] = class_number;
-    h->joint.n = KFI_FIRST_CLASS + h->n_slots;
+    h->regression.n = KFI_FIRST_CLASS + h->n_slots;
   }
   return h->slot_of[class_number];
 }
@@ -85,12 +85,12 @@ static int32_t slot(kfi_history *h, int32_t class_number) {
 
 void kfi_history_lay(kfi_history *h, kfi_layout *lay) {
   int64_t n = h->n_ranks;
-  h->joint.n_ranks = h->recent.n_ranks = h->n_ranks;
+  h->regression.n_ranks = h->recent.n_ranks = h->n_ranks;
   h->slow = KFI_TAKE(lay, double, n);
   h->slow_anchor = KFI_TAKE(lay, double, n);
   h->slow_start = KFI_TAKE(lay, double, n);
-  kfi_joint_lay(&h->joint, lay);
-  kfi_joint_lay(&h->recent, lay);
+  kfi_regression_lay(&h->regression, lay);
+  kfi_regression_lay(&h->recent, lay);
   h->n_rows = KFI_TAKE(lay, int64_t, n);
   h->row_x = KFI_TAKE(lay, double, n *KFI_RECENT *P);
   h->row_a = KFI_TAKE(lay, double, n *KFI_RECENT);
@@ -107,7 +107,7 @@ void kfi_history_lay(kfi_history *h, kfi_layout *lay) {
 
 void kfi_history_refresh(kfi_history *h) {
   for (int s = 0; s < KFI_CLASSES; s++) h->factor[s] = kfi_exp(h->law.correction[s]);
-  h->joint.n = KFI_FIRST_CLASS + h->n_slots;
+  h->regression.n = KFI_FIRST_CLASS + h->n_slots;
 }
 
 void kfi_history_start(kfi_history *h, const kf_cost *cost, const double *speed) {
@@ -256,7 +256,7 @@ static void move(kfi_history *h, const double *delta, double *u) {
     int64_t n = h->n_rows[r] < KFI_RECENT ? h->n_rows[r] : KFI_RECENT;
     for (int64_t k = (int64_t)r * KFI_RECENT; n > 0; k++, n--) {
       double sum = h->row_a[k] * u[r];
-      for (int i = 0; i < h->joint.n; i++) sum += h->row_x[k * P + i] * delta[i];
+      for (int i = 0; i < h->regression.n; i++) sum += h->row_x[k * P + i] * delta[i];
       h->row_z[k] = fmin(fmax(h->row_z[k] - sum, -FARTHEST), FARTHEST);
     }
   }
@@ -331,7 +331,7 @@ static kfi_belief belief(kfi_history *h, double row) {
   /* Corrections are against one class, whose cost is A, B and C: against sequences of which nothing
   ** is known, or, where there are none, the class seen first. All free, their level would be nobody's
   ** and so uncertain that none were ever trusted. */
-  const double *unknown = &h->joint.info[KFI_FIRST_CLASS * P + KFI_FIRST_CLASS];
+  const double *unknown = &h->regression.info[KFI_FIRST_CLASS * P + KFI_FIRST_CLASS];
   for (int32_t s = 0; s < h->n_slots; s++) {
     int i = KFI_FIRST_CLASS + s;
     bool known = s != (*unknown > 0 ? 0 : 1) && h->class_of[s] != 0;
@@ -373,7 +373,7 @@ static double misfit(const kfi_history *h, const double *delta, const double *u,
     double middle = recent_median(h, r);
     for (int64_t k = (int64_t)r * KFI_RECENT; k < (int64_t)(r + 1) * KFI_RECENT; k++) {
       double e = drawn(h, k, middle, noise) - h->row_a[k] * u[r];
-      for (int i = 0; i < h->joint.n; i++) e -= h->row_x[k * P + i] * delta[i];
+      for (int i = 0; i < h->regression.n; i++) e -= h->row_x[k * P + i] * delta[i];
       e /= noise;
       sum += e * e < 9 ? e * e : 9;
     }
@@ -387,7 +387,7 @@ static double explain(kfi_history *h, bool by_law, double noise, double *delta, 
   static const double deviation[KFI_FIRST_CLASS] = {1, 0.5, 30, 100, 0.1};
   double row = noise * noise, price = by_law ? 8 : 0;
   kfi_belief b = belief(h, row);
-  for (int i = 0; i < h->joint.n; i++) {
+  for (int i = 0; i < h->regression.n; i++) {
     double d = i < KFI_FIRST_CLASS ? deviation[i] : 0.05;
     b.mean[i] = 0;
     b.precision[i] = by_law ? row / (d * d) : 1e12;
@@ -398,7 +398,7 @@ static double explain(kfi_history *h, bool by_law, double noise, double *delta, 
     h->rank_precision[r] = free ? rank_precision(h, row, 1) : 1e12;
     if (free) price += 4;
   }
-  kfi_joint_solve(&h->recent, &b, delta, NULL, u);
+  kfi_regression_solve(&h->recent, &b, delta, NULL, u);
   return misfit(h, delta, u, noise) + price;
 }
 
@@ -409,23 +409,24 @@ static double explain(kfi_history *h, bool by_law, double noise, double *delta, 
 */
 static void jump(kfi_history *h, double noise) {
   double law[P], still[P], *u = h->u, *none = h->scratch;
-  h->recent.n = h->joint.n;
-  kfi_joint_forget(&h->recent, 0);
+  h->recent.n = h->regression.n;
+  kfi_regression_forget(&h->recent, 0);
   for (int32_t r = 0; r < h->n_ranks; r++) {
     if (h->n_rows[r] < KFI_RECENT) continue;
     double middle = recent_median(h, r);
     for (int64_t k = (int64_t)r * KFI_RECENT; k < (int64_t)(r + 1) * KFI_RECENT; k++)
-      kfi_joint_add(&h->recent, r, 1, h->row_x + k * P, h->row_a[k], drawn(h, k, middle, noise));
+      kfi_regression_add(&h->recent, r, 1, h->row_x + k * P, h->row_a[k],
+                         drawn(h, k, middle, noise));
   }
   if (explain(h, true, noise, law, none) <= explain(h, false, noise, still, u)) {
-    kfi_joint_forget(&h->joint, JUMP_KEEPS);
+    kfi_regression_forget(&h->regression, JUMP_KEEPS);
     move(h, law, none);
     h->anchor.linear_s *= kfi_exp(law[KFI_LINEAR]);
     h->anchor.quadratic_s *= kfi_exp(law[KFI_QUADRATIC]);
     return;
   }
   for (int32_t r = 0; r < h->n_ranks; r++)
-    if (has_jumped(h, r, noise)) kfi_joint_forget_rank(&h->joint, r, JUMP_KEEPS);
+    if (has_jumped(h, r, noise)) kfi_regression_forget_rank(&h->regression, r, JUMP_KEEPS);
   move(h, still, u);
   for (int32_t r = 0; r < h->n_ranks; r++) h->slow_anchor[r] += u[r];
 }
@@ -461,7 +462,7 @@ static int64_t take_rows(kfi_history *h) {
 static void begin_anew(kfi_history *h) {
   h->law = h->anchor;
   kfi_history_refresh(h);
-  kfi_joint_forget(&h->joint, 0);
+  kfi_regression_forget(&h->regression, 0);
   h->noise = FIRST_NOISE;
   h->scatter = FIRST_SCATTER;
   for (int32_t r = 0; r < h->n_ranks; r++) {
@@ -503,7 +504,7 @@ bool kfi_history_observe(kfi_history *h) {
   bool cold = h->n_steps > 0 && !is_settled(h) && fabs(level_error(h, true)) > COLD;
   if (cold) begin_anew(h);
   if (cold || h->n_steps == 0) calibrate(h);
-  kfi_joint_forget(&h->joint, 1 - 1.0 / MEMORY_STEPS);
+  kfi_regression_forget(&h->regression, 1 - 1.0 / MEMORY_STEPS);
   double fade = h->n_steps == SETTLED_STEPS ? 1 : is_settled(h) ? 1.0 / MEMORY_STEPS : 0;
   for (int32_t r = 0; r < h->n_ranks; r++) /* what was believed of ranks fades as well */
     h->slow_anchor[r] += (h->slow[r] - h->slow_anchor[r]) * fade;
@@ -512,7 +513,7 @@ bool kfi_history_observe(kfi_history *h) {
     int64_t k = last_row(h, r, 0);
     double z = h->row_z[k], weight = biweight(z, h->noise);
     if (weight > 0)
-      kfi_joint_add(&h->joint, r, weight, h->row_x + k * P, h->row_a[k], z);
+      kfi_regression_add(&h->regression, r, weight, h->row_x + k * P, h->row_a[k], z);
     else
       h->n_outliers++;
     sum += fabs(z) < most ? z * z : most * most;
@@ -566,14 +567,14 @@ static void hold_corrections(const kfi_history *h, const double *found, const do
 static void solve_with_trust(kfi_history *h, double *delta, double *error) {
   double found[P], variance[P], row = h->scatter * h->scatter;
   kfi_belief b = belief(h, row);
-  double with = kfi_joint_solve(&h->joint, &b, found, variance, h->u);
-  for (int i = 0; i < h->joint.n; i++) error[i] = h->scatter * sqrt(fmax(variance[i], 0));
+  double with = kfi_regression_solve(&h->regression, &b, found, variance, h->u);
+  for (int i = 0; i < h->regression.n; i++) error[i] = h->scatter * sqrt(fmax(variance[i], 0));
   hold_corrections(h, found, error, 0, &b);
-  double without = kfi_joint_solve(&h->joint, &b, delta, NULL, h->u);
+  double without = kfi_regression_solve(&h->regression, &b, delta, NULL, h->u);
   double gain = (without - with) / row, chance = CHANCE * h->n_slots;
   if (!(gain > chance) || !is_settled(h)) return; /* before, ranks that differ may explain it */
   hold_corrections(h, found, error, 1 - chance / gain, &b);
-  kfi_joint_solve(&h->joint, &b, delta, NULL, h->u);
+  kfi_regression_solve(&h->regression, &b, delta, NULL, h->u);
 }
 
 /*
@@ -586,8 +587,8 @@ static void compare_ranks(kfi_history *h) {
   for (int differ = 0; differ < 2; differ++) {
     h->ranks_differ = differ;
     kfi_belief b = belief(h, row);
-    kfi_joint_solve(&h->joint, &b, delta, NULL, h->u);
-    squares[differ] = kfi_joint_squares(&h->joint, delta, h->u);
+    kfi_regression_solve(&h->regression, &b, delta, NULL, h->u);
+    squares[differ] = kfi_regression_squares(&h->regression, delta, h->u);
   }
   h->ranks_differ = squares[0] - squares[1] > CHANCE * h->n_ranks * row;
 }
@@ -598,9 +599,9 @@ void kfi_history_refit(kfi_history *h) {
   if (!is_settled(h)) compare_ranks(h);
   solve_with_trust(h, delta, error);
   move(h, delta, h->u);
-  kfi_joint_shift(&h->joint, delta, h->u);
+  kfi_regression_shift(&h->regression, delta, h->u);
   if (fabs(delta[KFI_LINEAR]) > FAR || fabs(delta[KFI_QUADRATIC]) > FAR)
-    kfi_joint_forget(&h->joint, 0.5);
+    kfi_regression_forget(&h->regression, 0.5);
   normalise(h);
   h->error = (kfi_law){error[KFI_LINEAR],   error[KFI_QUADRATIC], error[KFI_CONSTANT],
                        error[KFI_OVERHEAD], error[KFI_COMM],      {0}};
@@ -615,5 +616,5 @@ double kfi_trust(double difference, double error) {
 
 double kfi_history_rank_error(const kfi_history *h, int32_t rank) {
   double prior = rank_precision(h, h->scatter * h->scatter, rank_deviation(h));
-  return h->scatter / sqrt(h->joint.rank_info[rank] + prior);
+  return h->scatter / sqrt(h->regression.rank_info[rank] + prior);
 }

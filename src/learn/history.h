@@ -20,7 +20,7 @@ enum {
   KFI_RECENT = 5    /* steps that must agree before a jump is believed */
 };
 
-/* The shared parameters, in the order of a kfi_joint's; the classes that were seen follow. */
+/* The shared parameters, in the order of a kfi_regression's; the classes that were seen follow. */
 enum { KFI_LINEAR, KFI_QUADRATIC, KFI_CONSTANT, KFI_OVERHEAD, KFI_COMM, KFI_FIRST_CLASS };
 
 /*
@@ -56,8 +56,8 @@ typedef struct kfi_history {
   int64_t n_outliers;
   bool ranks_differ; /* by the last refit before the law had settled: not alike from the start */
   double *slow, *slow_anchor, *slow_start; /* (n_ranks) logarithms */
-  kfi_joint joint;                         /* all rows, fading */
-  kfi_joint recent;                        /* scratch: the last rows alone */
+  kfi_regression regression;               /* all rows, fading */
+  kfi_regression recent;                   /* scratch: the last rows alone */
 
   int64_t *n_rows;               /* (n_ranks) so far; row k stands at k % KFI_RECENT */
   double *row_x, *row_a, *row_z; /* (n_ranks, KFI_RECENT, KFI_PARAMS), and without the last */

@@ -32,7 +32,7 @@ static double gamma_of(const kf_cost *c) {
 }
 
 /* What the next plan is made with. */
-void kfi_watch_cost(kf_scheduler *s) {
+void kfi_metrics_cost(kf_scheduler *s) {
   const kfi_history *h = &s->history;
   kf_metrics *m = &s->metrics;
   m->cost = s->options.cost;
@@ -49,12 +49,12 @@ void kfi_watch_cost(kf_scheduler *s) {
   }
 }
 
-void kfi_watch_learned(kf_scheduler *s) {
+void kfi_metrics_learned(kf_scheduler *s) {
   s->metrics.noise = s->history.noise;
   s->metrics.outliers = s->history.n_outliers;
 }
 
-void kfi_watch_start(kf_scheduler *s) {
+void kfi_metrics_start(kf_scheduler *s) {
   s->metrics = (kf_metrics){
     .version = KF_METRICS_VERSION,
     .n_ranks = s->history.n_ranks,
@@ -74,8 +74,8 @@ void kfi_watch_start(kf_scheduler *s) {
     .correction = s->correction_list,
     .drift = s->drift,
   };
-  kfi_watch_learned(s);
-  kfi_watch_cost(s);
+  kfi_metrics_learned(s);
+  kfi_metrics_cost(s);
 }
 
 /* Of each rank: what it reported, how it compares. */
@@ -85,7 +85,7 @@ static void rank_figures(kf_scheduler *s) {
   m->step_s = m->predicted_step_s = 0;
   m->n_measured = 0;
   for (int32_t r = 0; r < m->n_ranks; r++) {
-    const kfi_report *report = &s->report[r];
+    const kfi_reported *report = &s->report[r];
     const kf_counters *c = &report->counters;
     s->counters[r] = *c;
     s->busy_s[r] = report->seconds;
@@ -153,7 +153,7 @@ static void throughput(kf_scheduler *s) {
   m->samples_per_s = all_samples * per_s;
 }
 
-void kfi_watch_step(kf_scheduler *s) {
+void kfi_metrics_step(kf_scheduler *s) {
   kf_metrics *m = &s->metrics;
   if (s->planned_epoch != s->epoch) {
     s->last_epoch_s = s->epoch_s;
@@ -254,7 +254,7 @@ static void law_drift(kf_scheduler *s, const double law[KFI_LAW_DRIFTS], bool ca
 ** and not drift. A rank's speed is compared from the start: who is slow from the first step on is
 ** worth knowing too.
 */
-void kfi_watch_refit(kf_scheduler *s) {
+void kfi_metrics_refit(kf_scheduler *s) {
   const kfi_history *h = &s->history;
   kf_metrics *m = &s->metrics;
   bool calibrated = s->drift_law[0] > 0, calibrates = h->n_steps >= KFI_CALIBRATION;
@@ -270,7 +270,7 @@ void kfi_watch_refit(kf_scheduler *s) {
     if (has_moved(s->drift_speed[r], now, error))
       tell(s, &s->drift_speed[r], now, "speed of rank %d", r);
   }
-  kfi_watch_cost(s);
+  kfi_metrics_cost(s);
   kfi_note(
     s, KF_LOG_INFO,
     "step %lld: refit: %.4g s a token, %.4g s a token squared, %.4g s a sequence, gamma %.3g, "
@@ -286,7 +286,7 @@ void kfi_watch_refit(kf_scheduler *s) {
 
 /* ------------------------------------------------------------------------ plans */
 
-void kfi_watch_plan(kf_scheduler *s, const kf_batch *batch, const kf_plan *plan) {
+void kfi_metrics_plan(kf_scheduler *s, const kf_batch *batch, const kf_plan *plan) {
   int32_t n = s->history.n_ranks;
   memset(s->planned_samples, 0, (size_t)n * sizeof *s->planned_samples);
   for (int32_t r = 0; r < n; r++) {

@@ -8,7 +8,7 @@
 
 enum { P = KFI_PARAMS };
 
-void kfi_joint_lay(kfi_joint *j, kfi_layout *lay) {
+void kfi_regression_lay(kfi_regression *j, kfi_layout *lay) {
   j->info = KFI_TAKE(lay, double, P *P);
   j->target = KFI_TAKE(lay, double, P);
   j->rank_info = KFI_TAKE(lay, double, j->n_ranks);
@@ -16,7 +16,8 @@ void kfi_joint_lay(kfi_joint *j, kfi_layout *lay) {
   j->cross = KFI_TAKE(lay, double, (int64_t)j->n_ranks *P);
 }
 
-void kfi_joint_add(kfi_joint *j, int32_t rank, double weight, const double *x, double a, double z) {
+void kfi_regression_add(kfi_regression *j, int32_t rank, double weight, const double *x, double a,
+                        double z) {
   double *cross = j->cross + (int64_t)rank * P;
   for (int i = 0; i < j->n; i++) {
     double w = weight * x[i];
@@ -28,23 +29,23 @@ void kfi_joint_add(kfi_joint *j, int32_t rank, double weight, const double *x, d
   j->rank_target[rank] += weight * a * z;
 }
 
-void kfi_joint_forget_rank(kfi_joint *j, int32_t rank, double keep) {
+void kfi_regression_forget_rank(kfi_regression *j, int32_t rank, double keep) {
   double *cross = j->cross + (int64_t)rank * P;
   for (int i = 0; i < j->n; i++) cross[i] *= keep;
   j->rank_info[rank] *= keep;
   j->rank_target[rank] *= keep;
 }
 
-void kfi_joint_forget(kfi_joint *j, double keep) {
+void kfi_regression_forget(kfi_regression *j, double keep) {
   for (int i = 0; i < j->n; i++) {
     for (int k = 0; k <= i; k++) j->info[i * P + k] *= keep;
     j->target[i] *= keep;
   }
-  for (int32_t r = 0; r < j->n_ranks; r++) kfi_joint_forget_rank(j, r, keep);
+  for (int32_t r = 0; r < j->n_ranks; r++) kfi_regression_forget_rank(j, r, keep);
 }
 
 /* The n equations that remain once the rank effects are eliminated. */
-static void reduce(const kfi_joint *j, const kfi_belief *b, double m[P][P], double *g) {
+static void reduce(const kfi_regression *j, const kfi_belief *b, double m[P][P], double *g) {
   for (int i = 0; i < j->n; i++) {
     for (int k = 0; k <= i; k++) m[i][k] = j->info[i * P + k];
     m[i][i] += b->precision[i];
@@ -136,8 +137,8 @@ static void find_variance(int n, double m[P][P], const bool *fixed, double l[P][
   }
 }
 
-double kfi_joint_solve(const kfi_joint *j, const kfi_belief *b, double *delta, double *variance,
-                       double *u) {
+double kfi_regression_solve(const kfi_regression *j, const kfi_belief *b, double *delta,
+                            double *variance, double *u) {
   double m[P][P], l[P][P], g[P], squares = 0;
   bool fixed[P] = {false};
   int n = j->n;
@@ -161,7 +162,7 @@ double kfi_joint_solve(const kfi_joint *j, const kfi_belief *b, double *delta, d
   return squares;
 }
 
-void kfi_joint_shift(kfi_joint *j, const double *delta, const double *u) {
+void kfi_regression_shift(kfi_regression *j, const double *delta, const double *u) {
   for (int i = 0; i < j->n; i++)
     for (int k = 0; k <= i; k++) {
       j->target[i] -= j->info[i * P + k] * delta[k];
@@ -178,7 +179,7 @@ void kfi_joint_shift(kfi_joint *j, const double *delta, const double *u) {
   }
 }
 
-double kfi_joint_squares(const kfi_joint *j, const double *delta, const double *u) {
+double kfi_regression_squares(const kfi_regression *j, const double *delta, const double *u) {
   double squares = 0;
   for (int i = 0; i < j->n; i++) {
     double sum = j->info[i * P + i] * delta[i] - 2 * j->target[i];

@@ -50,7 +50,7 @@ static kf_status start_cost(const kf_scheduler_options *o, kf_scheduler *s) {
 static void lay(kf_scheduler *s, kfi_layout *layout) {
   int32_t n = s->history.n_ranks, n_bags = s->metrics.n_bags;
   kfi_history_lay(&s->history, layout);
-  s->report = KFI_TAKE(layout, kfi_report, n);
+  s->report = KFI_TAKE(layout, kfi_reported, n);
   s->speed = KFI_TAKE(layout, double, n);
   s->cap = KFI_TAKE(layout, int64_t, n);
   s->busy_s = KFI_TAKE(layout, double, n);
@@ -146,7 +146,7 @@ static kf_status build(const kf_scheduler_options *o, kf_scheduler *s) {
   if ((status = allocate(o, s))) return status;
   fill_options(o, s);
   if ((status = kf_planner_create(&s->options, &s->planner))) return status;
-  kfi_watch_start(s);
+  kfi_metrics_start(s);
   return KF_OK;
 }
 
@@ -246,7 +246,7 @@ kf_status kf_scheduler_update_stats(kf_scheduler *s, int32_t rank, double second
                         time[i], MOST_SECONDS);
     }
   }
-  s->report[rank] = (kfi_report){.seconds = seconds, .given = 1};
+  s->report[rank] = (kfi_reported){.seconds = seconds, .given = 1};
   if (counters) s->report[rank].counters = *counters;
   return KF_OK;
 }
@@ -271,11 +271,11 @@ kf_status kf_scheduler_settle(kf_scheduler *s) {
   }
   s->awaiting = false;
   if (!given) return KF_OK;
-  kfi_watch_step(s);
+  kfi_metrics_step(s);
   if (kfi_history_observe(h))
     kfi_note(s, KF_LOG_DEBUG, "step %lld: the last %d steps agree on a jump",
              (long long)(s->step - 1), KFI_RECENT);
-  kfi_watch_learned(s);
+  kfi_metrics_learned(s);
   s->refit_due = true;
   return KF_OK;
 }
@@ -323,14 +323,14 @@ kf_status kf_scheduler_plan(kf_scheduler *s, const kf_batch *batch, const kf_pla
   if (s->refit_due && s->step % s->config.rebalance_interval == 0) {
     kfi_history_refit(&s->history);
     kfi_scheduler_apply(s);
-    kfi_watch_refit(s);
+    kfi_metrics_refit(s);
     s->refit_due = false;
   }
   if ((status = correct(s, batch, &corrected))) return status;
   if ((status = kf_planner_plan(s->planner, &corrected, &plan))) return status;
   kfi_history_load(&s->history, batch, plan);
   memset(s->report, 0, (size_t)s->history.n_ranks * sizeof *s->report);
-  kfi_watch_plan(s, batch, plan);
+  kfi_metrics_plan(s, batch, plan);
   s->awaiting = true;
   s->step++;
   *out = plan;
@@ -367,7 +367,7 @@ uint64_t kf_scheduler_hash(const kf_scheduler *s) {
   hash = kfi_hash_reals(hash, law->correction, h->n_slots);
   hash = kfi_hash_reals(hash, s->correction, KFI_CLASSES);
   hash = kfi_hash_reals(hash, h->slow, h->n_ranks);
-  hash =
-    kfi_hash_reals(hash, h->joint.target, h->joint.n); /* every row that counts leaves its mark */
-  return kfi_hash_reals(hash, h->joint.rank_target, h->n_ranks);
+  hash = kfi_hash_reals(hash, h->regression.target,
+                        h->regression.n); /* every row that counts leaves its mark */
+  return kfi_hash_reals(hash, h->regression.rank_target, h->n_ranks);
 }

@@ -14,11 +14,11 @@ enum {
 };
 
 /* What one rank reported of the last step. */
-typedef struct kfi_report {
+typedef struct kfi_reported {
   double seconds;
   kf_counters counters;
   int64_t given; /* 0: nothing yet */
-} kfi_report;
+} kfi_reported;
 
 struct kf_scheduler {
   kf_config config;
@@ -33,7 +33,7 @@ struct kf_scheduler {
   bool awaiting;  /* the times of step - 1 may be reported */
   bool refit_due; /* learned from since the last refit */
   kfi_history history;
-  kfi_report *report;             /* (n_ranks) */
+  kfi_reported *report;           /* (n_ranks) */
   double *speed;                  /* (n_ranks) that is planned with */
   int64_t *cap;                   /* (n_ranks) or NULL */
   double correction[KFI_CLASSES]; /* by class, that is planned with */
@@ -65,22 +65,22 @@ KFI_PRINTF(3, 4)
 void kfi_note(const kf_scheduler *s, kf_log_level level, const char *format, ...);
 
 /* Metrics of nothing yet. */
-void kfi_watch_start(kf_scheduler *s);
+void kfi_metrics_start(kf_scheduler *s);
 
 /* The cost that is planned with, in the metrics. */
-void kfi_watch_cost(kf_scheduler *s);
+void kfi_metrics_cost(kf_scheduler *s);
 
 /* The figures of the step whose reports are in, before they are learned from. */
-void kfi_watch_step(kf_scheduler *s);
+void kfi_metrics_step(kf_scheduler *s);
 
 /* What was learned by the step's times alone. */
-void kfi_watch_learned(kf_scheduler *s);
+void kfi_metrics_learned(kf_scheduler *s);
 
 /* After a refit: what has moved, into metrics and log. */
-void kfi_watch_refit(kf_scheduler *s);
+void kfi_metrics_refit(kf_scheduler *s);
 
 /* After a plan: what is needed of it when its times come in, and the log of decisions. */
-void kfi_watch_plan(kf_scheduler *s, const kf_batch *batch, const kf_plan *plan);
+void kfi_metrics_plan(kf_scheduler *s, const kf_batch *batch, const kf_plan *plan);
 
 /* ----------------------------------------------------------------- scheduler.c */
 

@@ -93,11 +93,11 @@ static void walk_history(archive *a, kfi_history *h) {
   wholes(a, &h->n_outliers, 1);
   reals(a, h->slow, n);
   reals(a, h->slow_anchor, n);
-  reals(a, h->joint.info, KFI_PARAMS * KFI_PARAMS);
-  reals(a, h->joint.target, KFI_PARAMS);
-  reals(a, h->joint.rank_info, n);
-  reals(a, h->joint.rank_target, n);
-  reals(a, h->joint.cross, n * KFI_PARAMS);
+  reals(a, h->regression.info, KFI_PARAMS * KFI_PARAMS);
+  reals(a, h->regression.target, KFI_PARAMS);
+  reals(a, h->regression.rank_info, n);
+  reals(a, h->regression.rank_target, n);
+  reals(a, h->regression.cross, n * KFI_PARAMS);
   wholes(a, h->n_rows, n);
   reals(a, h->row_x, n * KFI_RECENT * KFI_PARAMS);
   reals(a, h->row_a, n * KFI_RECENT);
@@ -128,7 +128,7 @@ static void walk_figures(archive *a, kf_figures *f) {
 }
 
 /* Totals of the metrics, and what those of the next step need of the last plan. */
-static void walk_watch(archive *a, kf_scheduler *s) {
+static void walk_metrics(archive *a, kf_scheduler *s) {
   int64_t n = s->history.n_ranks;
   kf_metrics *m = &s->metrics;
   wholes(a, &s->epoch, 1);
@@ -167,7 +167,7 @@ static void walk(archive *a, kf_scheduler *s) {
   reals(a, s->correction, KFI_CLASSES);
   flag(a, &s->corrected);
   walk_history(a, &s->history);
-  walk_watch(a, s);
+  walk_metrics(a, s);
 }
 
 /* ------------------------------------------------------------------------ save */
@@ -254,7 +254,7 @@ static bool law_is_possible(const kfi_law *law) {
 }
 
 static bool rows_are_possible(const kfi_history *h) {
-  const kfi_joint *j = &h->joint;
+  const kfi_regression *j = &h->regression;
   int64_t n = h->n_ranks, n_rows = n * KFI_RECENT;
   bool possible = within(h->row_x, n_rows * KFI_PARAMS, -1e30, 1e30) &&
                   within(h->row_a, n_rows, -1e30, 1e30) && within(h->row_z, n_rows, -1e3, 1e3) &&
@@ -299,7 +299,7 @@ static bool plan_is_possible(const kf_scheduler *s) {
     possible &= within(&h->load[i].tokens, 1, 0, 1e30) && within(&h->load[i].squares, 1, 0, 1e45) &&
                 within(&h->load[i].count, 1, 0, 1e30);
   for (int64_t r = 0; r < n; r++) {
-    const kfi_report *report = &s->report[r];
+    const kfi_reported *report = &s->report[r];
     const kf_counters *c = &report->counters;
     const int64_t whole[] = {c->memory_bytes, c->memory_limit_bytes, c->tokens, c->samples};
     const double time[] = {report->seconds, c->plan_s, c->route_s, c->compute_s, c->wait_s};
@@ -309,7 +309,7 @@ static bool plan_is_possible(const kf_scheduler *s) {
   return possible;
 }
 
-static bool watch_is_possible(const kf_scheduler *s) {
+static bool metrics_are_possible(const kf_scheduler *s) {
   const int64_t count[] = {
     s->step,           s->epoch,          s->planned_epoch,   s->next_epoch,
     s->metrics.refits, s->metrics.drifts, s->history.n_steps, s->history.n_outliers};
@@ -331,7 +331,7 @@ static bool is_possible(const kf_scheduler *s) {
          within(&h->rank_tokens, 1, 0, 1e80) && within(h->slow, n, -30, 30) &&
          within(h->slow_anchor, n, -1e3, 1e3) && within(s->speed, n, 1e-6, 1e6) &&
          within(s->correction, KFI_CLASSES, 0.1, 10) && cost_is_possible(s) &&
-         rows_are_possible(h) && plan_is_possible(s) && watch_is_possible(s);
+         rows_are_possible(h) && plan_is_possible(s) && metrics_are_possible(s);
 }
 
 kf_status kf_scheduler_restore(kf_scheduler *s, const char *name, const void *data,
@@ -346,7 +346,7 @@ kf_status kf_scheduler_restore(kf_scheduler *s, const char *name, const void *da
   twin.planner = NULL;
   if ((status = kfi_scheduler_lay(&twin))) return status;
   memcpy(twin.memory.data, s->memory.data, s->memory.n_bytes); /* what is not saved: caps, bags */
-  kfi_watch_start(&twin);
+  kfi_metrics_start(&twin);
   archive a = {.mode = READ, .bytes = (unsigned char *)data + (HEAD_FIELDS + 2) * KFI_WORD};
   walk(&a, &twin);
   if (a.infinite || !is_possible(&twin)) {
@@ -358,8 +358,8 @@ kf_status kf_scheduler_restore(kf_scheduler *s, const char *name, const void *da
   twin.options.speed = twin.speed;
   twin.options.mem_tokens = twin.options.mem_tokens ? twin.cap : NULL;
   if ((status = kf_planner_create(&twin.options, &twin.planner))) goto fail;
-  kfi_watch_learned(&twin);
-  kfi_watch_cost(&twin);
+  kfi_metrics_learned(&twin);
+  kfi_metrics_cost(&twin);
   kf_planner_free(s->planner);
   kfi_buffer_free(&s->memory);
   *s = twin;

@@ -13,7 +13,7 @@
 
 #define STEEP 1.02 /* loads this far above the target are all alike to the objective */
 
-void kfi_state_layout(kfi_state *st, kfi_layout *lay, int64_t n_items, int32_t n_slots) {
+void kfi_assignment_layout(kfi_assignment *st, kfi_layout *lay, int64_t n_items, int32_t n_slots) {
   const kfi_world *w = st->world;
   int64_t n_bags = w->n_bags, n_ranks = w->n_ranks;
   st->n_items = n_items;
@@ -43,7 +43,7 @@ void kfi_state_layout(kfi_state *st, kfi_layout *lay, int64_t n_items, int32_t n
 
 /* What a token of a whole sequence costs each rank of a bag in Ulysses, the rank with the dearest
 ** links counting, and what an empty bag costs. */
-static void price_bags(kfi_state *st) {
+static void price_bags(kfi_assignment *st) {
   const kfi_world *w = st->world;
   for (int32_t b = 0; b < w->n_bags; b++) {
     double least, most = 0, g = w->bag_first[b + 1] - w->bag_first[b];
@@ -53,7 +53,7 @@ static void price_bags(kfi_state *st) {
   }
 }
 
-void kfi_state_reset(kfi_state *st) {
+void kfi_assignment_reset(kfi_assignment *st) {
   const kfi_world *w = st->world;
   price_bags(st);
   for (int32_t b = 0; b < w->n_bags; b++) {
@@ -75,7 +75,7 @@ void kfi_state_reset(kfi_state *st) {
   }
 }
 
-void kfi_state_copy(kfi_state *to, const kfi_state *from) {
+void kfi_assignment_copy(kfi_assignment *to, const kfi_assignment *from) {
   const kfi_world *w = from->world;
   size_t n_bags = (size_t)w->n_bags, n_ranks = (size_t)w->n_ranks, n = (size_t)from->n_items;
   memcpy(to->load, from->load, n_bags * sizeof(double));
@@ -110,7 +110,7 @@ static inline double route_s(const kfi_world *w, int32_t home, int32_t q, double
   return kfi_route_s(w, home, q) * tokens + w->route_latency_s;
 }
 
-double kfi_price_set(const kfi_state *st, int64_t j, const kfi_share *set, int32_t n,
+double kfi_price_set(const kfi_assignment *st, int64_t j, const kfi_share *set, int32_t n,
                      double *cost) {
   const kfi_world *w = st->world;
   const kfi_item *it = &st->item[j];
@@ -144,7 +144,7 @@ double kfi_price_set(const kfi_state *st, int64_t j, const kfi_share *set, int32
   return home_s;
 }
 
-double kfi_price_whole(const kfi_state *st, int64_t j, int32_t bag, double *home_s) {
+double kfi_price_whole(const kfi_assignment *st, int64_t j, int32_t bag, double *home_s) {
   const kfi_world *w = st->world;
   const kfi_item *it = &st->item[j];
   int32_t first = w->bag_first[bag], g = w->bag_first[bag + 1] - first;
@@ -181,7 +181,7 @@ int64_t kfi_whole_mem(const kfi_world *w, const kfi_item *it, int32_t bag) {
 
 /* -------------------------------------------------------------- change the state */
 
-static double max_extra(const kfi_state *st, int32_t bag) {
+static double max_extra(const kfi_assignment *st, int32_t bag) {
   const kfi_world *w = st->world;
   double m = 0;
   for (int32_t r = w->bag_first[bag]; r < w->bag_first[bag + 1]; r++) {
@@ -190,20 +190,20 @@ static double max_extra(const kfi_state *st, int32_t bag) {
   return m;
 }
 
-static inline void add_bag(kfi_state *st, int32_t b, double s) {
+static inline void add_bag(kfi_assignment *st, int32_t b, double s) {
   st->load[b] += s;
   if (st->is_dirty[b]) return;
   st->is_dirty[b] = true;
   st->dirty[st->n_dirty++] = b;
 }
 
-void kfi_clean(kfi_state *st) {
+void kfi_clean(kfi_assignment *st) {
   for (int32_t i = 0; i < st->n_dirty; i++) st->is_dirty[st->dirty[i]] = false;
   st->n_dirty = 0;
 }
 
 /* Seconds on one rank only. */
-static void add_rank(kfi_state *st, int32_t r, double s) {
+static void add_rank(kfi_assignment *st, int32_t r, double s) {
   const kfi_world *w = st->world;
   int32_t b = w->bag_of[r];
   if (w->bag_first[b + 1] - w->bag_first[b] == 1) {
@@ -216,7 +216,7 @@ static void add_rank(kfi_state *st, int32_t r, double s) {
 }
 
 /* Insert into the bag's list, which is sorted by rising item. Mostly at the end. */
-static void link_item(kfi_state *st, int64_t j, int32_t bag) {
+static void link_item(kfi_assignment *st, int64_t j, int32_t bag) {
   int32_t after = st->last[bag], i = (int32_t)j;
   while (after >= 0 && after > i) after = st->prev[after];
   int32_t before = after < 0 ? st->first[bag] : st->next[after];
@@ -232,7 +232,7 @@ static void link_item(kfi_state *st, int64_t j, int32_t bag) {
     st->prev[before] = i;
 }
 
-static void unlink_item(kfi_state *st, int64_t j, int32_t bag) {
+static void unlink_item(kfi_assignment *st, int64_t j, int32_t bag) {
   int32_t p = st->prev[j], n = st->next[j];
   if (p < 0)
     st->first[bag] = n;
@@ -244,7 +244,7 @@ static void unlink_item(kfi_state *st, int64_t j, int32_t bag) {
     st->prev[n] = p;
 }
 
-void kfi_put_whole(kfi_state *st, int64_t j, int32_t bag) {
+void kfi_put_whole(kfi_assignment *st, int64_t j, int32_t bag) {
   const kfi_item *it = &st->item[j];
   double home_s, s = kfi_price_whole(st, j, bag, &home_s);
   st->where[j] = bag;
@@ -255,7 +255,7 @@ void kfi_put_whole(kfi_state *st, int64_t j, int32_t bag) {
 }
 
 /* Add to mem (or take off) what a set counts for the caps: the largest share in every bag. */
-static void add_set_mem(const kfi_state *st, int64_t *mem, int64_t j, const kfi_share *set,
+static void add_set_mem(const kfi_assignment *st, int64_t *mem, int64_t j, const kfi_share *set,
                         int32_t n, int sign) {
   const kfi_world *w = st->world;
   for (int32_t i = 0; i < n;) {
@@ -269,7 +269,7 @@ static void add_set_mem(const kfi_state *st, int64_t *mem, int64_t j, const kfi_
   }
 }
 
-static int32_t take_slot(kfi_state *st) {
+static int32_t take_slot(kfi_assignment *st) {
   int32_t s = st->free_slot;
   if (s < 0) return st->n_used++;
   st->free_slot = st->slot[s].in_set;
@@ -277,7 +277,7 @@ static int32_t take_slot(kfi_state *st) {
   return s;
 }
 
-bool kfi_put_set(kfi_state *st, int64_t j, const kfi_share *set, int32_t n) {
+bool kfi_put_set(kfi_assignment *st, int64_t j, const kfi_share *set, int32_t n) {
   if (n == 1 && st->world->auto_bags && st->item[j].len > 0) {
     kfi_put_whole(st, j, set[0].rank);
     return true;
@@ -303,7 +303,7 @@ bool kfi_put_set(kfi_state *st, int64_t j, const kfi_share *set, int32_t n) {
   return true;
 }
 
-int32_t kfi_get_set(const kfi_state *st, int64_t j, kfi_share *set) {
+int32_t kfi_get_set(const kfi_assignment *st, int64_t j, kfi_share *set) {
   if (st->where[j] >= 0) {
     set[0] = (kfi_share){st->where[j], st->world->heads, st->item[j].len};
     return 1;
@@ -314,7 +314,7 @@ int32_t kfi_get_set(const kfi_state *st, int64_t j, kfi_share *set) {
 }
 
 /* What the home rank pays now for the rows of a split sequence. */
-static double set_home_s(const kfi_state *st, int64_t j) {
+static double set_home_s(const kfi_assignment *st, int64_t j) {
   double sum = 0;
   for (int32_t s = ~st->where[j]; s >= 0; s = st->slot[s].in_set) {
     const kfi_share *h = &st->slot[s].share;
@@ -323,7 +323,7 @@ static double set_home_s(const kfi_state *st, int64_t j) {
   return sum;
 }
 
-void kfi_take_off(kfi_state *st, int64_t j) {
+void kfi_take_off(kfi_assignment *st, int64_t j) {
   const kfi_item *it = &st->item[j];
   if (!kfi_is_split(st, j)) {
     int32_t bag = st->where[j];
@@ -356,7 +356,7 @@ void kfi_take_off(kfi_state *st, int64_t j) {
 }
 
 /* Whether the loads are what the assignment says, but for rounding. rank_s: n_ranks. */
-bool kfi_state_sound(const kfi_state *st, double *rank_s) {
+bool kfi_assignment_sound(const kfi_assignment *st, double *rank_s) {
   const kfi_world *w = st->world;
   memset(rank_s, 0, (size_t)w->n_ranks * sizeof *rank_s);
   for (int64_t j = 0; j < st->n_items; j++) {
@@ -389,12 +389,12 @@ bool kfi_state_sound(const kfi_state *st, double *rank_s) {
 
 /* delta is 0 between trials, so a bag that is touched twice may stand in the list twice;
 ** kfi_trial_end counts it once because it clears delta as it goes. */
-static inline void touch(kfi_state *st, int32_t bag, double s) {
+static inline void touch(kfi_assignment *st, int32_t bag, double s) {
   if (st->delta[bag] == 0) st->touched[st->n_touched++] = bag;
   st->delta[bag] += s;
 }
 
-static inline void touch_rank(kfi_state *st, int32_t r, double s) {
+static inline void touch_rank(kfi_assignment *st, int32_t r, double s) {
   const kfi_world *w = st->world;
   int32_t b = w->bag_of[r];
   if (w->max_bag == 1 || w->bag_first[b + 1] - w->bag_first[b] == 1) {
@@ -408,14 +408,14 @@ static inline void touch_rank(kfi_state *st, int32_t r, double s) {
 }
 
 /* Bytes that a share (or, with all heads, a whole sequence) adds on both ends of its links. */
-static double share_bytes(const kfi_state *st, const kfi_item *it, const kfi_share *s) {
+static double share_bytes(const kfi_assignment *st, const kfi_item *it, const kfi_share *s) {
   const kfi_world *w = st->world;
   double t = (double)s->tokens;
   double crossing = t - t * s->heads / w->heads;
   return w->ulysses_bytes * crossing + (s->rank == it->home ? 0 : w->route_bytes * t);
 }
 
-static double placed_bytes(const kfi_state *st, int64_t j) {
+static double placed_bytes(const kfi_assignment *st, int64_t j) {
   double sum = 0;
   if (!kfi_is_split(st, j)) {
     kfi_share s = {st->where[j], st->world->heads, st->item[j].len};
@@ -427,13 +427,13 @@ static double placed_bytes(const kfi_state *st, int64_t j) {
   return sum;
 }
 
-double kfi_state_bytes(const kfi_state *st) {
+double kfi_assignment_bytes(const kfi_assignment *st) {
   double sum = 0;
   for (int64_t j = 0; j < st->n_items; j++) sum += placed_bytes(st, j);
   return sum;
 }
 
-void kfi_trial_off(kfi_state *st, int64_t j) {
+void kfi_trial_off(kfi_assignment *st, int64_t j) {
   const kfi_item *it = &st->item[j];
   if (st->bytes_per_s > 0) st->bytes_delta -= placed_bytes(st, j);
   if (!kfi_is_split(st, j)) {
@@ -455,7 +455,7 @@ void kfi_trial_off(kfi_state *st, int64_t j) {
   }
 }
 
-void kfi_trial_whole(kfi_state *st, int64_t j, int32_t bag) {
+void kfi_trial_whole(kfi_assignment *st, int64_t j, int32_t bag) {
   double home_s, s = kfi_price_whole(st, j, bag, &home_s);
   touch(st, bag, s);
   if (st->bytes_per_s > 0) {
@@ -466,7 +466,7 @@ void kfi_trial_whole(kfi_state *st, int64_t j, int32_t bag) {
   if (st->mem) st->mem_delta[bag] += kfi_whole_mem(st->world, &st->item[j], bag);
 }
 
-void kfi_trial_set(kfi_state *st, int64_t j, const kfi_share *set, int32_t n) {
+void kfi_trial_set(kfi_assignment *st, int64_t j, const kfi_share *set, int32_t n) {
   double home_s = kfi_price_set(st, j, set, n, st->set_cost);
   for (int32_t i = 0; i < n; i++) {
     touch_rank(st, set[i].rank, st->set_cost[i]);
@@ -484,11 +484,11 @@ static inline double power(double x, int squarings) {
   return x + over * x * (double)(1 << squarings) / STEEP;
 }
 
-void kfi_appraise(kfi_state *st, int32_t b) {
+void kfi_appraise(kfi_assignment *st, int32_t b) {
   st->worth[b] = power(st->load[b] / st->target_s, st->sharpness);
 }
 
-double kfi_trial_end(kfi_state *st) {
+double kfi_trial_end(kfi_assignment *st) {
   double per_target = 1 / st->target_s, gain = 0;
   bool fits = true;
   for (int32_t i = 0; i < st->n_touched; i++) {

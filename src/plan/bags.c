@@ -6,13 +6,13 @@
 #include "../status.h"
 #include "../text.h"
 
-/* A run of `count` bags of `size` ranks. A list spec has one run per bag. */
-typedef struct run {
+/* A term of a spec: `count` bags of `size` ranks. A list spec has one term per bag. */
+typedef struct term {
   int64_t size, count;
-} run;
+} term;
 
-/* Read one run; the kind of spec was seen from its first character. */
-static kf_status read_run(kfi_text *t, bool list, run *out) {
+/* Read one term; the kind of spec was seen from its first character. */
+static kf_status read_term(kfi_text *t, bool list, term *out) {
   kf_status status;
   out->count = 1;
   if (!list && !kfi_text_take(t, "g")) return kfi_text_bad(t, "g as in g2n4");
@@ -23,7 +23,7 @@ static kf_status read_run(kfi_text *t, bool list, run *out) {
 }
 
 /*
-** Walk the runs of a spec. Called twice: to count the ranks and bags (first == NULL), and to
+** Walk the terms of a spec. Called twice: to count the ranks and bags (first == NULL), and to
 ** write the first ranks of one group's bags.
 */
 static kf_status walk(const char *spec, int32_t n_ranks, int32_t *first, int64_t *ranks_out,
@@ -32,8 +32,8 @@ static kf_status walk(const char *spec, int32_t n_ranks, int32_t *first, int64_t
   bool list = kfi_text_take(&t, "[");
   int64_t ranks = 0, bags = 0;
   do {
-    run r;
-    kf_status status = read_run(&t, list, &r);
+    term r;
+    kf_status status = read_term(&t, list, &r);
     if (status) return status;
     if (ranks + r.size * r.count > n_ranks) {
       return kfi_fail(KF_EINVAL,

@@ -117,20 +117,20 @@ static double bag_exchange(const kfi_world *w, int32_t bag) {
   return 2 * least * w->heads / g;
 }
 
-/* What the classes of every group offer at best. */
+/* What the bags of each size of every group offer at best. */
 typedef struct offers {
-  double *exchange_s, *speed; /* (n_groups * n_classes) least, largest */
+  double *exchange_s, *speed; /* (n_groups * n_sizes) least, largest */
 } offers;
 
 static void list_offers(const kfi_world *w, offers *o) {
   int32_t n_groups = w->n_bags / w->bags_per_group;
   for (int32_t k = 0; k < n_groups; k++) {
-    for (int32_t c = 0; c < w->n_classes; c++) {
-      int32_t i = k * w->n_classes + c;
+    for (int32_t c = 0; c < w->n_sizes; c++) {
+      int32_t i = k * w->n_sizes + c;
       o->exchange_s[i] = INFINITY;
       o->speed[i] = 0;
-      for (int32_t p = w->class_first[c]; p < w->class_first[c + 1]; p++) {
-        int32_t b = k * w->bags_per_group + w->class_bag[p];
+      for (int32_t p = w->size_first[c]; p < w->size_first[c + 1]; p++) {
+        int32_t b = k * w->bags_per_group + w->size_bag[p];
         double s = bag_exchange(w, b);
         if (s < o->exchange_s[i]) o->exchange_s[i] = s;
         if (w->bag_speed[b] > o->speed[i]) o->speed[i] = w->bag_speed[b];
@@ -153,8 +153,8 @@ static double bound_fixed(const kfi_world *w, const kfi_item *item, int64_t n, d
     const kfi_item *it = &item[j];
     int32_t group = w->bag_of[it->home] / w->bags_per_group;
     double cheapest = INFINITY, quickest = INFINITY, l = (double)it->len;
-    for (int32_t c = 0; c < w->n_classes; c++) {
-      int32_t i = group * w->n_classes + c, g = w->class_size[c];
+    for (int32_t c = 0; c < w->n_sizes; c++) {
+      int32_t i = group * w->n_sizes + c, g = w->size_ranks[c];
       if ((it->len + g - 1) / g > w->max_chunk) continue;
       double s = l > g ? o.exchange_s[i] * (l - g) : 0;
       if (s < cheapest) cheapest = s;

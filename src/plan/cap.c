@@ -12,13 +12,13 @@
 #include "knapsack.h"
 
 /* What rank r may still load; never more than a sequence can need, so that sums stay small. */
-static int64_t room_of(const kfi_state *st, int32_t r) {
+static int64_t room_of(const kfi_assignment *st, int32_t r) {
   if (!st->world->cap) return KF_MAX_LEN;
   int64_t room = st->world->cap[r] - st->mem[r];
   return room <= 0 ? 0 : room < KF_MAX_LEN ? room : KF_MAX_LEN;
 }
 
-bool kfi_set_fits(const kfi_state *st, int64_t j, const kfi_share *set, int32_t n) {
+bool kfi_set_fits(const kfi_assignment *st, int64_t j, const kfi_share *set, int32_t n) {
   const kfi_world *w = st->world;
   int64_t tokens = 0, heads = 0;
   for (int32_t i = 0; i < n; i++) {
@@ -30,7 +30,7 @@ bool kfi_set_fits(const kfi_state *st, int64_t j, const kfi_share *set, int32_t 
   return tokens == st->item[j].len && heads == w->heads;
 }
 
-static kf_status fits_nowhere(const kfi_state *st, int64_t j) {
+static kf_status fits_nowhere(const kfi_assignment *st, int64_t j) {
   const kfi_world *w = st->world;
   const kfi_item *it = &st->item[j];
   if (!w->cap) {
@@ -55,7 +55,7 @@ static kf_status fits_nowhere(const kfi_state *st, int64_t j) {
 }
 
 /* The least loaded rank that has room for all of item j; -1: none. */
-static int32_t whole_rank(const kfi_state *st, int64_t j) {
+static int32_t whole_rank(const kfi_assignment *st, int64_t j) {
   int32_t best = -1;
   if (st->item[j].len > st->world->max_chunk) return -1;
   for (int32_t r = 0; r < st->world->n_ranks; r++) {
@@ -66,7 +66,7 @@ static int32_t whole_rank(const kfi_state *st, int64_t j) {
 }
 
 /* Whether rank a comes before b: more room, then less load, then the lower number. */
-static bool before(const kfi_state *st, int32_t a, int32_t b) {
+static bool before(const kfi_assignment *st, int32_t a, int32_t b) {
   int64_t room_a = room_of(st, a), room_b = room_of(st, b);
   if (room_a != room_b) return room_a > room_b;
   if (st->load[a] != st->load[b]) return st->load[a] < st->load[b];
@@ -74,7 +74,7 @@ static bool before(const kfi_state *st, int32_t a, int32_t b) {
 }
 
 /* The next rank after `last` (-1: the first) in that order; -1: none has room. */
-static int32_t next_room(const kfi_state *st, int32_t last) {
+static int32_t next_room(const kfi_assignment *st, int32_t last) {
   int32_t best = -1;
   for (int32_t r = 0; r < st->world->n_ranks; r++) {
     if (room_of(st, r) == 0 || (last >= 0 && !before(st, last, r))) continue;
@@ -84,14 +84,14 @@ static int32_t next_room(const kfi_state *st, int32_t last) {
 }
 
 /* Rows that h heads count. */
-static int64_t head_rows(const kfi_state *st, int64_t len, int32_t h) {
+static int64_t head_rows(const kfi_assignment *st, int64_t len, int32_t h) {
   kfi_share s = {0, h, 0};
   return kfi_share_load(&s, len, st->world->heads);
 }
 
 /* Tokens to the first n of st->set in proportion to what they may take, heads after them. False:
 ** the heads do not fit. `all` is what they may take together. */
-static bool deal_by_room(kfi_state *st, int64_t j, int32_t n, int64_t all) {
+static bool deal_by_room(kfi_assignment *st, int64_t j, int32_t n, int64_t all) {
   const kfi_world *w = st->world;
   kfi_share *set = st->set;
   int64_t len = st->item[j].len, may = 0, tokens = 0;
@@ -123,7 +123,7 @@ static bool deal_by_room(kfi_state *st, int64_t j, int32_t n, int64_t all) {
   return left == 0;
 }
 
-kf_status kfi_place_by_memory(kfi_state *st, int64_t j) {
+kf_status kfi_place_by_memory(kfi_assignment *st, int64_t j) {
   const kfi_world *w = st->world;
   int64_t len = st->item[j].len, all = 0;
   int32_t r = whole_rank(st, j), n = 0;
@@ -146,8 +146,8 @@ kf_status kfi_place_by_memory(kfi_state *st, int64_t j) {
   return fits_nowhere(st, j);
 }
 
-kf_status kfi_construct_by_memory(kfi_state *st) {
-  kfi_state_reset(st);
+kf_status kfi_construct_by_memory(kfi_assignment *st) {
+  kfi_assignment_reset(st);
   for (int64_t j = 0; j < st->n_items; j++) {
     kf_status status = st->item[j].len ? kfi_place_by_memory(st, j) : KF_OK;
     if (status) return status;
@@ -158,7 +158,7 @@ kf_status kfi_construct_by_memory(kfi_state *st) {
 
 /* Item j in equal shares on ranks first .. first+g-1, into st->set: the largest load that makes, or
 ** INFINITY if it does not fit. */
-static double try_even(kfi_state *st, int64_t j, int32_t first, int32_t g, int32_t *n) {
+static double try_even(kfi_assignment *st, int64_t j, int32_t first, int32_t g, int32_t *n) {
   double most = 0;
   if ((st->item[j].len + g - 1) / g > st->world->max_chunk) return INFINITY;
   kfi_deal(st->world, &st->item[j], first, g, NULL, st->set);
@@ -172,16 +172,16 @@ static double try_even(kfi_state *st, int64_t j, int32_t first, int32_t g, int32
   return most;
 }
 
-kf_status kfi_construct_even(kfi_state *st, int32_t size) {
-  const int32_t *pod = st->world->pod_first;
-  kfi_state_reset(st);
+kf_status kfi_construct_even(kfi_assignment *st, int32_t size) {
+  const int32_t *zone = st->world->zone_first;
+  kfi_assignment_reset(st);
   for (int64_t j = 0; j < st->n_items; j++) {
     double least = INFINITY;
     int32_t best_first = -1, best_g = 0, n;
     if (st->item[j].len == 0) continue;
-    for (int32_t m = 0; m < st->world->n_pods; m++) {
-      for (int32_t first = pod[m]; first < pod[m + 1]; first += size) {
-        int32_t g = first + size < pod[m + 1] ? size : pod[m + 1] - first;
+    for (int32_t m = 0; m < st->world->n_zones; m++) {
+      for (int32_t first = zone[m]; first < zone[m + 1]; first += size) {
+        int32_t g = first + size < zone[m + 1] ? size : zone[m + 1] - first;
         double s = try_even(st, j, first, g, &n);
         if (s < least) least = s, best_first = first, best_g = g;
       }

@@ -2,16 +2,16 @@
 /*
 ** The first assignment of `auto` for a target T, in the order of falling work:
 **
-**   long     no rank can do it within T: cut as split.c says, inside one pod: the home pod if it
+**   long     no rank can do it within T: cut as split.c says, inside one zone: the home zone if it
 **            has the room, else the emptiest; full shares on empty ranks, the remainder where it
 **            fits best
-**   whole    at home while that stays below T, else where it fits best in the home pod, else on
+**   whole    at home while that stays below T, else where it fits best in the home zone, else on
 **            the emptiest rank of all and its neighbours
-**   misfit   no rank has the room, but a pod has: cut over two rooms, like McNaughton's
+**   misfit   no rank has the room, but a zone has: cut over two rooms, like McNaughton's
 **            wrap-around rule
 **
 ** Levelling is the refinement's business. Near n log n: two tournament trees find the emptiest
-** rank and pod, and are brought up to date only when asked, since most sequences stay at home.
+** rank and zone, and are brought up to date only when asked, since most sequences stay at home.
 */
 #include <math.h>
 #include <string.h>
@@ -24,10 +24,10 @@
 #define MISFIT_PARTNERS 4 /* neighbours that a misfit's second share is tried on */
 
 void kfi_builder_layout(kfi_builder *b, const kfi_world *w, kfi_layout *lay) {
-  b->pod_s = KFI_TAKE(lay, double, w->n_pods);
-  b->pod_is_dirty = KFI_TAKE(lay, bool, w->n_pods);
-  b->dirty_pod = KFI_TAKE(lay, int32_t, w->n_pods);
-  b->pod_win = KFI_TAKE(lay, int32_t, 2 * kfi_tree_size(w->n_pods));
+  b->zone_s = KFI_TAKE(lay, double, w->n_zones);
+  b->zone_is_dirty = KFI_TAKE(lay, bool, w->n_zones);
+  b->dirty_zone = KFI_TAKE(lay, int32_t, w->n_zones);
+  b->zone_win = KFI_TAKE(lay, int32_t, 2 * kfi_tree_size(w->n_zones));
   b->bag_win = KFI_TAKE(lay, int32_t, 2 * kfi_tree_size(w->n_bags));
   b->rank = KFI_TAKE(lay, int32_t, w->n_ranks);
   b->room = KFI_TAKE(lay, double, w->n_ranks);
@@ -38,58 +38,58 @@ void kfi_builder_layout(kfi_builder *b, const kfi_world *w, kfi_layout *lay) {
 }
 
 typedef struct builder {
-  kfi_state *st;
+  kfi_assignment *st;
   kfi_builder *b;
-  kfi_tree pod, rank;
+  kfi_tree zone, rank;
   double target_s;
-  int32_t n_dirty_pods;
+  int32_t n_dirty_zones;
 } builder;
 
 /* Bring the tree of ranks up to date with the loads that changed; before asking it. */
 static void settle(builder *u) {
-  kfi_state *st = u->st;
+  kfi_assignment *st = u->st;
   for (int32_t i = 0; i < st->n_dirty; i++) {
-    int32_t r = st->dirty[i], m = st->world->pod_of[r];
+    int32_t r = st->dirty[i], m = st->world->zone_of[r];
     kfi_tree_update(&u->rank, r);
-    if (u->b->pod_is_dirty[m]) continue;
-    u->b->pod_is_dirty[m] = true;
-    u->b->dirty_pod[u->n_dirty_pods++] = m;
+    if (u->b->zone_is_dirty[m]) continue;
+    u->b->zone_is_dirty[m] = true;
+    u->b->dirty_zone[u->n_dirty_zones++] = m;
   }
   kfi_clean(st);
 }
 
 /*
-** The same for the tree of pods. What a pod has room for is work; ranks above the target count
-** against it a little, so that pods without room still differ.
+** The same for the tree of zones. What a zone has room for is work; ranks above the target count
+** against it a little, so that zones without room still differ.
 */
-static void settle_pods(builder *u) {
+static void settle_zones(builder *u) {
   const kfi_world *w = u->st->world;
-  const int32_t *first = w->pod_first;
+  const int32_t *first = w->zone_first;
   settle(u);
-  for (int32_t i = 0; i < u->n_dirty_pods; i++) {
-    int32_t m = u->b->dirty_pod[i];
+  for (int32_t i = 0; i < u->n_dirty_zones; i++) {
+    int32_t m = u->b->dirty_zone[i];
     double sum = 0;
     for (int32_t q = first[m]; q < first[m + 1]; q++) {
       double over = (u->st->load[q] - u->target_s) * w->speed[q];
       sum += over < 0 ? over : 1e-3 * over;
     }
-    u->b->pod_s[m] = sum;
-    u->b->pod_is_dirty[m] = false;
-    kfi_tree_update(&u->pod, m);
+    u->b->zone_s[m] = sum;
+    u->b->zone_is_dirty[m] = false;
+    kfi_tree_update(&u->zone, m);
   }
-  u->n_dirty_pods = 0;
+  u->n_dirty_zones = 0;
 }
 
-/* Change the target. What pods have is counted below it, so they are all to be counted again. */
+/* Change the target. What zones have is counted below it, so they are all to be counted again. */
 static void aim(builder *u, double target_s) {
   const kfi_world *w = u->st->world;
   if (u->target_s == target_s) return;
   u->target_s = target_s;
   u->b->cut_len = 0;
-  u->n_dirty_pods = w->n_pods;
-  for (int32_t m = 0; m < w->n_pods; m++) {
-    u->b->dirty_pod[m] = m;
-    u->b->pod_is_dirty[m] = true;
+  u->n_dirty_zones = w->n_zones;
+  for (int32_t m = 0; m < w->n_zones; m++) {
+    u->b->dirty_zone[m] = m;
+    u->b->zone_is_dirty[m] = true;
   }
 }
 
@@ -112,11 +112,11 @@ int32_t kfi_drop_empty(kfi_share *set, int32_t n) {
   return kept;
 }
 
-/* Add the ranks of pod m, by falling room, to the first `at` of b->rank; home comes early. */
-static int32_t list_pod(builder *u, int32_t m, int32_t home, int32_t at) {
+/* Add the ranks of zone m, by falling room, to the first `at` of b->rank; home comes early. */
+static int32_t list_zone(builder *u, int32_t m, int32_t home, int32_t at) {
   const kfi_world *w = u->st->world;
   int32_t *rank = u->b->rank, n = at;
-  for (int32_t r = w->pod_first[m]; r < w->pod_first[m + 1]; r++) {
+  for (int32_t r = w->zone_first[m]; r < w->zone_first[m + 1]; r++) {
     double room = (u->target_s - u->st->load[r]) * w->speed[r] * (r == home ? HOME_BONUS : 1);
     int32_t k = n++;
     for (; k > at && u->b->room[rank[k - 1]] < room; k--) rank[k] = rank[k - 1];
@@ -186,7 +186,7 @@ static void share_heads(const builder *u, kfi_share *set, int32_t n) {
 /* --------------------------------------------------------------------- longs */
 
 /*
-** How split.c would cut item j in a pod of empty ranks; n = 0: not at all. Items of nearly the
+** How split.c would cut item j in a zone of empty ranks; n = 0: not at all. Items of nearly the
 ** same length come one after the other and share a cut: only its heads are taken over.
 */
 static const kfi_pattern *ideal_cut(builder *u, const kfi_item *it) {
@@ -205,7 +205,7 @@ static const kfi_pattern *ideal_cut(builder *u, const kfi_item *it) {
     .x_max = most < it->len ? (double)most / l : 1,
     .y_max = w->max_cap < it->len ? (double)w->max_cap / l : 1,
     .n_heads = w->heads,
-    .n_ranks = w->pod_first[1],
+    .n_ranks = w->zone_first[1],
   };
   cut.weight = w->free_links ? 1 : 2 * cut.ulysses_s;
   kfi_cut_best(&cut, &b->cut);
@@ -215,25 +215,25 @@ static const kfi_pattern *ideal_cut(builder *u, const kfi_item *it) {
 }
 
 /*
-** Candidates for a cut that needs `need` seconds, most room first: the home pod if it has the
-** room, else the emptiest, else pods together until they have the room and ranks enough. Returns
-** how many; *one_pod says which it was.
+** Candidates for a cut that needs `need` seconds, most room first: the home zone if it has the
+** room, else the emptiest, else zones together until they have the room and ranks enough. Returns
+** how many; *one_zone says which it was.
 */
-static int32_t list_candidates(builder *u, const kfi_item *it, double need, bool *one_pod) {
+static int32_t list_candidates(builder *u, const kfi_item *it, double need, bool *one_zone) {
   const kfi_world *w = u->st->world;
-  const double *pod_s = u->b->pod_s;
+  const double *zone_s = u->b->zone_s;
   int64_t most = w->max_chunk < w->max_cap ? w->max_chunk : w->max_cap;
   int64_t least_ranks = most < it->len ? (it->len - 1) / (most > 0 ? most : 1) + 1 : 1;
-  int32_t home = it->home, pod = w->pod_of[home];
-  settle_pods(u);
-  if (-pod_s[pod] < need) pod = kfi_tree_best(&u->pod);
-  int32_t n = list_pod(u, pod, home, 0);
-  double room = -pod_s[pod];
-  *one_pod = room >= 0.9 * need && n >= least_ranks;
-  for (int32_t k = 1; !*one_pod && k < w->n_pods && (room < 1.1 * need || n < least_ranks); k++) {
-    int32_t m = (pod + k) % w->n_pods;
-    n = list_pod(u, m, home, n);
-    room -= pod_s[m];
+  int32_t home = it->home, zone = w->zone_of[home];
+  settle_zones(u);
+  if (-zone_s[zone] < need) zone = kfi_tree_best(&u->zone);
+  int32_t n = list_zone(u, zone, home, 0);
+  double room = -zone_s[zone];
+  *one_zone = room >= 0.9 * need && n >= least_ranks;
+  for (int32_t k = 1; !*one_zone && k < w->n_zones && (room < 1.1 * need || n < least_ranks); k++) {
+    int32_t m = (zone + k) % w->n_zones;
+    n = list_zone(u, m, home, n);
+    room -= zone_s[m];
   }
   return n;
 }
@@ -272,26 +272,26 @@ static int32_t seat_by_room(const builder *u, int64_t j, double need, int32_t n_
 }
 
 static kf_status place_cut(builder *u, int64_t j) {
-  kfi_state *st = u->st;
+  kfi_assignment *st = u->st;
   const kfi_world *w = st->world;
   const kfi_item *it = &st->item[j];
   const kfi_pattern *p = ideal_cut(u, it);
   double exchange_s = 2 * w->ulysses_intra_s * (double)it->len * w->heads;
   double need = it->work + (p->n ? exchange_s * (1 - p->inside) : 0);
-  bool one_pod;
-  int32_t n_ranks = list_candidates(u, it, need, &one_pod), n_empty = 0, n;
+  bool one_zone;
+  int32_t n_ranks = list_candidates(u, it, need, &one_zone), n_empty = 0, n;
   for (; n_empty < n_ranks; n_empty++) {
     int32_t r = u->b->rank[n_empty];
     if (u->b->room[r] <= EMPTY * u->target_s * w->speed[r]) break;
   }
 
-  if (one_pod && p->n > 1 && p->n <= n_ranks && n_empty >= p->n - 1) {
+  if (one_zone && p->n > 1 && p->n <= n_ranks && n_empty >= p->n - 1) {
     n = p->n;
     seat_pattern(u, j, p, n_ranks);
   } else {
     n = seat_by_room(u, j, need, n_ranks);
   }
-  fill_tokens(u, j, st->set, n, one_pod && w->ranks_per_node >= w->pod_first[1]);
+  fill_tokens(u, j, st->set, n, one_zone && w->ranks_per_node >= w->zone_first[1]);
   n = kfi_drop_empty(st->set, n);
   kfi_sort_set(st->set, n);
   if (!kfi_set_fits(st, j, st->set, n)) return kfi_place_by_memory(st, j);
@@ -303,7 +303,7 @@ static kf_status place_cut(builder *u, int64_t j) {
 
 /* Item j with h heads on rank r and the others on q: how much stays together; -1: no room. */
 static double try_pair(builder *u, int64_t j, int32_t r, int32_t q, int32_t h, kfi_share *out) {
-  kfi_state *st = u->st;
+  kfi_assignment *st = u->st;
   int32_t heads = st->world->heads;
   double cost[2];
   kfi_share set[2] = {{r, h, 0}, {q, heads - h, 0}};
@@ -326,9 +326,9 @@ static double try_pair(builder *u, int64_t j, int32_t r, int32_t q, int32_t h, k
 ** False: two ranks are not enough.
 */
 static bool place_misfit(builder *u, int64_t j, int32_t r) {
-  kfi_state *st = u->st;
+  kfi_assignment *st = u->st;
   int32_t heads = st->world->heads, tries = 0;
-  int32_t n = list_pod(u, st->world->pod_of[r], st->item[j].home, 0);
+  int32_t n = list_zone(u, st->world->zone_of[r], st->item[j].home, 0);
   double best = -1;
   kfi_share set[2], kept[2] = {{0}};
   for (int32_t i = 0; i < n && i < MISFIT_PARTNERS; i++) {
@@ -347,7 +347,7 @@ static bool place_misfit(builder *u, int64_t j, int32_t r) {
 /* -------------------------------------------------------------------- wholes */
 
 static bool fits(const builder *u, int64_t j, int32_t r) {
-  const kfi_state *st = u->st;
+  const kfi_assignment *st = u->st;
   double home_s, s = kfi_price_whole(st, j, r, &home_s);
   if (st->world->cap && st->mem[r] + st->item[j].len > st->world->cap[r]) return false;
   return st->load[r] + s <= u->target_s;
@@ -356,8 +356,8 @@ static bool fits(const builder *u, int64_t j, int32_t r) {
 /* The fullest of rank `near` and its neighbours that has room; -1: none. */
 static int32_t best_fit(const builder *u, int64_t j, int32_t near) {
   const kfi_world *w = u->st->world;
-  int32_t m = w->pod_of[near], best = -1;
-  for (int32_t r = w->pod_first[m]; r < w->pod_first[m + 1]; r++) {
+  int32_t m = w->zone_of[near], best = -1;
+  for (int32_t r = w->zone_first[m]; r < w->zone_first[m + 1]; r++) {
     if (best >= 0 && u->st->load[r] <= u->st->load[best]) continue;
     if (fits(u, j, r)) best = r;
   }
@@ -365,7 +365,7 @@ static int32_t best_fit(const builder *u, int64_t j, int32_t near) {
 }
 
 static kf_status place_whole(builder *u, int64_t j) {
-  kfi_state *st = u->st;
+  kfi_assignment *st = u->st;
   int32_t home = st->item[j].home, r = home;
   if (!fits(u, j, r)) r = best_fit(u, j, home);
   if (r < 0) {
@@ -384,19 +384,20 @@ static kf_status place_whole(builder *u, int64_t j) {
 
 /* ---------------------------------------------------------------------- all */
 
-kf_status kfi_construct_auto(kfi_state *st, kfi_builder *b, double target_s, double long_share) {
+kf_status kfi_construct_auto(kfi_assignment *st, kfi_builder *b, double target_s,
+                             double long_share) {
   const kfi_world *w = st->world;
   builder u = {
     .st = st,
     .b = b,
-    .pod = {b->pod_s, b->pod_win, w->n_pods, kfi_tree_size(w->n_pods), 1},
+    .zone = {b->zone_s, b->zone_win, w->n_zones, kfi_tree_size(w->n_zones), 1},
     .rank = {st->load, b->bag_win, w->n_ranks, kfi_tree_size(w->n_ranks), 1},
   };
-  kfi_state_reset(st);
+  kfi_assignment_reset(st);
   st->target_s = target_s;
-  memset(b->pod_s, 0, (size_t)w->n_pods * sizeof *b->pod_s);
-  memset(b->pod_is_dirty, 0, (size_t)w->n_pods * sizeof *b->pod_is_dirty);
-  kfi_tree_build(&u.pod);
+  memset(b->zone_s, 0, (size_t)w->n_zones * sizeof *b->zone_s);
+  memset(b->zone_is_dirty, 0, (size_t)w->n_zones * sizeof *b->zone_is_dirty);
+  kfi_tree_build(&u.zone);
   kfi_tree_build(&u.rank);
   for (int64_t j = 0; j < st->n_items; j++) {
     const kfi_item *it = &st->item[j];

@@ -18,7 +18,7 @@
 #define NODE_LIMIT 20000
 
 typedef struct exact {
-  kfi_state *st;
+  kfi_assignment *st;
   double *rank_load; /* (n_ranks) */
   double load[MOST_BAGS];
   int32_t bag[MOST_ITEMS], best[MOST_ITEMS];
@@ -28,7 +28,8 @@ typedef struct exact {
 } exact;
 
 /* The largest rank's compute once every bag has dealt its sequences. */
-double kfi_dealt_s(const kfi_state *st, const int32_t *bag, double *rank_load, kfi_share *set) {
+double kfi_dealt_s(const kfi_assignment *st, const int32_t *bag, double *rank_load,
+                   kfi_share *set) {
   const kfi_world *w = st->world;
   double most = 0;
   memset(rank_load, 0, (size_t)w->n_ranks * sizeof *rank_load);
@@ -49,7 +50,7 @@ double kfi_dealt_s(const kfi_state *st, const int32_t *bag, double *rank_load, k
 }
 
 static void branch(exact *u, int64_t j) {
-  const kfi_state *st = u->st;
+  const kfi_assignment *st = u->st;
   const kfi_world *w = st->world;
   if (++u->nodes > u->limit) return;
   if (j == st->n_items) {
@@ -86,7 +87,7 @@ static void branch(exact *u, int64_t j) {
   }
 }
 
-bool kfi_exact(kfi_state *st, kfi_builder *b, double *step_s) {
+bool kfi_exact(kfi_assignment *st, kfi_builder *b, double *step_s) {
   const kfi_world *w = st->world;
   exact u = {.st = st, .rank_load = b->room, .best_s = *step_s};
   bool small = st->n_items <= SMALL_ITEMS && w->n_bags <= SMALL_BAGS;
@@ -98,7 +99,7 @@ bool kfi_exact(kfi_state *st, kfi_builder *b, double *step_s) {
   branch(&u, 0);
   st->moves += u.nodes / 8;
   if (!u.better) return false;
-  kfi_state_reset(st);
+  kfi_assignment_reset(st);
   for (int64_t j = 0; j < st->n_items; j++) {
     if (st->item[j].len) kfi_put_whole(st, j, u.best[j]);
   }

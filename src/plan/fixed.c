@@ -103,17 +103,17 @@ bool kfi_bag_takes(const kfi_world *w, const kfi_item *it, int32_t bag) {
 /* -------------------------------------------------------------- constructions */
 
 /*
-** Bags of one size differ only in what they have: the least of a class is found by a tree over
-** all bags, sorted by group and class. Where caps differ from bag to bag, every bag is asked.
+** Bags of one size differ only in what they have: the least of a size is found by a tree over
+** all bags, sorted by group and size. Where caps differ from bag to bag, every bag is asked.
 */
 typedef struct builder {
-  kfi_state *st;
+  kfi_assignment *st;
   kfi_builder *b;
-  kfi_tree tree; /* over places: group by group, each in the order of class_bag */
-  kfi_rule rule;
+  kfi_tree tree; /* over places: group by group, each in the order of size_bag */
+  kfi_greedy rule;
 } builder;
 
-static bool has_room(const kfi_state *st, const kfi_item *it, int32_t bag) {
+static bool has_room(const kfi_assignment *st, const kfi_item *it, int32_t bag) {
   if (!kfi_bag_takes(st->world, it, bag)) return false;
   return !st->world->bag_cap ||
          st->mem[bag] + kfi_whole_mem(st->world, it, bag) <= st->world->bag_cap[bag];
@@ -123,28 +123,27 @@ static bool has_room(const kfi_state *st, const kfi_item *it, int32_t bag) {
 static void set_key(builder *u, int32_t bag) {
   const kfi_world *w = u->st->world;
   int32_t first = bag / w->bags_per_group * w->bags_per_group;
-  int32_t place = first + w->class_place[bag - first];
-  u->b->bag_key[place] = u->rule == KFI_RULE_PUBLISHED ? u->b->bag_work[bag] : u->st->load[bag];
+  int32_t place = first + w->size_place[bag - first];
+  u->b->bag_key[place] = u->rule == KFI_GREEDY_PUBLISHED ? u->b->bag_work[bag] : u->st->load[bag];
   kfi_tree_update(&u->tree, place);
 }
 
 static void settle(builder *u) {
-  kfi_state *st = u->st;
+  kfi_assignment *st = u->st;
   for (int32_t i = 0; i < st->n_dirty; i++) set_key(u, st->dirty[i]);
   kfi_clean(st);
 }
 
-/* The least bag of class c in the group that starts at bag `first`. */
+/* The least bag of size c in the group that starts at bag `first`. */
 static int32_t least_of_class(const builder *u, int32_t first, int32_t c) {
   const kfi_world *w = u->st->world;
-  int32_t place =
-    kfi_tree_range(&u->tree, first + w->class_first[c], first + w->class_first[c + 1]);
-  return first + w->class_bag[place - first];
+  int32_t place = kfi_tree_range(&u->tree, first + w->size_first[c], first + w->size_first[c + 1]);
+  return first + w->size_bag[place - first];
 }
 
 /* Whether any bag of the group takes the item; the largest takes most, but for caps. */
 static bool any_takes(const kfi_world *w, const kfi_item *it, int32_t first) {
-  if (!w->bag_cap) return kfi_bag_takes(w, it, first + w->class_bag[0]);
+  if (!w->bag_cap) return kfi_bag_takes(w, it, first + w->size_bag[0]);
   for (int32_t b = first; b < first + w->bags_per_group; b++) {
     if (kfi_bag_takes(w, it, b)) return true;
   }
@@ -153,14 +152,14 @@ static bool any_takes(const kfi_world *w, const kfi_item *it, int32_t first) {
 
 /* The bag on which the item ends soonest; -1: none has room. */
 static int32_t soonest(const builder *u, int64_t j, int32_t first) {
-  const kfi_state *st = u->st;
+  const kfi_assignment *st = u->st;
   const kfi_world *w = st->world;
-  int32_t n = w->bag_cap ? w->bags_per_group : w->n_classes + 1, best = -1;
+  int32_t n = w->bag_cap ? w->bags_per_group : w->n_sizes + 1, best = -1;
   double least = INFINITY;
   for (int32_t i = 0; i < n; i++) {
-    int32_t b = w->bag_cap         ? first + i
-                : i < w->n_classes ? least_of_class(u, first, i)
-                                   : w->bag_of[st->item[j].home];
+    int32_t b = w->bag_cap       ? first + i
+                : i < w->n_sizes ? least_of_class(u, first, i)
+                                 : w->bag_of[st->item[j].home];
     if (!has_room(st, &st->item[j], b)) continue;
     double home_s, s = st->load[b] + kfi_price_whole(st, j, b, &home_s);
     if (s < least) least = s, best = b;
@@ -170,7 +169,7 @@ static int32_t soonest(const builder *u, int64_t j, int32_t first) {
 
 /* The home bag while that stays below the target, else the soonest. */
 static int32_t at_home(const builder *u, int64_t j, int32_t first) {
-  const kfi_state *st = u->st;
+  const kfi_assignment *st = u->st;
   int32_t b = st->world->bag_of[st->item[j].home];
   double home_s, s = st->load[b] + kfi_price_whole(st, j, b, &home_s);
   if (s <= st->target_s && has_room(st, &st->item[j], b)) return b;
@@ -182,12 +181,12 @@ static int32_t at_home(const builder *u, int64_t j, int32_t first) {
 ** largest bags; of those the least assigned work per capacity, ties by number.
 */
 static int32_t published(const builder *u, int64_t j, int32_t first) {
-  const kfi_state *st = u->st;
+  const kfi_assignment *st = u->st;
   const kfi_world *w = st->world;
   const kfi_item *it = &st->item[j];
   int32_t ranks = w->bag_first[first + w->bags_per_group] - w->bag_first[first];
   double mean = u->b->group_work[first / w->bags_per_group] / ranks;
-  int32_t n = w->bag_cap ? w->bags_per_group : w->n_classes;
+  int32_t n = w->bag_cap ? w->bags_per_group : w->n_sizes;
   for (int pass = 0; pass < 2; pass++) {
     int32_t best = -1;
     double least = INFINITY;
@@ -195,7 +194,7 @@ static int32_t published(const builder *u, int64_t j, int32_t first) {
       int32_t b = w->bag_cap ? first + i : least_of_class(u, first, i);
       int32_t g = w->bag_first[b + 1] - w->bag_first[b];
       double share = mean > 0 ? u->b->bag_work[b] / (g * mean) : 0;
-      bool candidate = pass ? g == w->class_size[0] : g * mean >= it->work && g <= it->len;
+      bool candidate = pass ? g == w->size_ranks[0] : g * mean >= it->work && g <= it->len;
       if (!candidate || !has_room(st, it, b)) continue;
       if (share < least || (share == least && b < best)) least = share, best = b;
     }
@@ -205,7 +204,7 @@ static int32_t published(const builder *u, int64_t j, int32_t first) {
 }
 
 /* Adjacent bags together: the fewest ranks that do, of those the least loaded. */
-static kf_status place_joined(kfi_state *st, int64_t j, int32_t first, int32_t end) {
+static kf_status place_joined(kfi_assignment *st, int64_t j, int32_t first, int32_t end) {
   const kfi_world *w = st->world;
   const kfi_item *it = &st->item[j];
   int32_t best_first = -1, best_n = 0;
@@ -248,16 +247,17 @@ static kf_status place_joined(kfi_state *st, int64_t j, int32_t first, int32_t e
 static kf_status place(builder *u, int64_t j, int32_t first, bool joined) {
   const kfi_world *w = u->st->world;
   int32_t b = -1;
-  if (!joined && u->rule == KFI_RULE_HOME) b = at_home(u, j, first);
-  if (!joined && u->rule == KFI_RULE_SOONEST) b = soonest(u, j, first);
-  if (!joined && u->rule == KFI_RULE_PUBLISHED) b = published(u, j, first);
+  if (!joined && u->rule == KFI_GREEDY_HOME) b = at_home(u, j, first);
+  if (!joined && u->rule == KFI_GREEDY_SOONEST) b = soonest(u, j, first);
+  if (!joined && u->rule == KFI_GREEDY_PUBLISHED) b = published(u, j, first);
   if (b < 0) return place_joined(u->st, j, first, first + w->bags_per_group);
   kfi_put_whole(u->st, j, b);
   u->b->bag_work[b] += u->st->item[j].work;
   return KF_OK;
 }
 
-kf_status kfi_construct_fixed(kfi_state *st, kfi_builder *b, kfi_rule rule, double target_s) {
+kf_status kfi_construct_fixed(kfi_assignment *st, kfi_builder *b, kfi_greedy rule,
+                              double target_s) {
   const kfi_world *w = st->world;
   builder u = {
     .st = st,
@@ -265,7 +265,7 @@ kf_status kfi_construct_fixed(kfi_state *st, kfi_builder *b, kfi_rule rule, doub
     .tree = {b->bag_key, b->bag_win, w->n_bags, kfi_tree_size(w->n_bags), 1},
     .rule = rule,
   };
-  kfi_state_reset(st);
+  kfi_assignment_reset(st);
   st->target_s = target_s;
   memset(b->bag_work, 0, (size_t)w->n_bags * sizeof(double));
   memset(b->bag_key, 0, (size_t)w->n_bags * sizeof(double));

@@ -71,7 +71,7 @@ typedef struct kfi_slot {
 ** sequences). Latency of sets is counted per chunk here and per distinct peer in the plan, so
 ** loads are slightly on the high side.
 */
-typedef struct kfi_state {
+typedef struct kfi_assignment {
   const kfi_world *world;
   const kfi_item *item; /* falling work: a bag's list is sorted by rising number */
   int64_t n_items;
@@ -106,31 +106,34 @@ typedef struct kfi_state {
   double *set_cost;       /* (n_ranks) scratch of pricing */
   int64_t moves, budget;  /* evaluated, allowed */
   double enough_s;        /* no need to bring the largest load below this */
-} kfi_state;
+} kfi_assignment;
 
-/* Lay the state's arrays out; all but the pointers is undefined until kfi_state_reset. */
-void kfi_state_layout(kfi_state *st, kfi_layout *lay, int64_t n_items, int32_t n_slots);
-void kfi_state_reset(kfi_state *st); /* nothing placed but sequences of no tokens, at home */
-void kfi_state_copy(kfi_state *to, const kfi_state *from);
+/* Lay the state's arrays out; all but the pointers is undefined until kfi_assignment_reset. */
+void kfi_assignment_layout(kfi_assignment *st, kfi_layout *lay, int64_t n_items, int32_t n_slots);
+void kfi_assignment_reset(
+  kfi_assignment *st); /* nothing placed but sequences of no tokens, at home */
+void kfi_assignment_copy(kfi_assignment *to, const kfi_assignment *from);
 
 /*
 ** Seconds of every share (compute, Ulysses, what arrives by route), and of the home rank for
 ** the rows that leave. `set` has rising ranks. O(n).
 */
-double kfi_price_set(const kfi_state *st, int64_t j, const kfi_share *set, int32_t n, double *cost);
+double kfi_price_set(const kfi_assignment *st, int64_t j, const kfi_share *set, int32_t n,
+                     double *cost);
 /* The same for a whole sequence: seconds of each of the bag's ranks, and of its home. */
-double kfi_price_whole(const kfi_state *st, int64_t j, int32_t bag, double *home_s);
+double kfi_price_whole(const kfi_assignment *st, int64_t j, int32_t bag, double *home_s);
 
 /* Change the assignment. An item is placed once; take it off before it goes elsewhere. */
-void kfi_put_whole(kfi_state *st, int64_t j, int32_t bag);
-bool kfi_put_set(kfi_state *st, int64_t j, const kfi_share *set, int32_t n); /* false: no slots */
-void kfi_take_off(kfi_state *st, int64_t j);
+void kfi_put_whole(kfi_assignment *st, int64_t j, int32_t bag);
+bool kfi_put_set(kfi_assignment *st, int64_t j, const kfi_share *set,
+                 int32_t n); /* false: no slots */
+void kfi_take_off(kfi_assignment *st, int64_t j);
 
 /* Forget which loads changed. */
-void kfi_clean(kfi_state *st);
+void kfi_clean(kfi_assignment *st);
 
 /* The shares of a placed item; returns how many. Auto, or a set. */
-int32_t kfi_get_set(const kfi_state *st, int64_t j, kfi_share *set);
+int32_t kfi_get_set(const kfi_assignment *st, int64_t j, kfi_share *set);
 
 /*
 ** Try a move: any number of off/on calls, then kfi_trial_end returns how much the objective
@@ -139,21 +142,21 @@ int32_t kfi_get_set(const kfi_state *st, int64_t j, kfi_share *set);
 ** also pays for every second saved elsewhere. Where links are free, bytes are added to it, a
 ** second above the target being worth bytes_per_s of them.
 */
-void kfi_trial_off(kfi_state *st, int64_t j);
-void kfi_trial_whole(kfi_state *st, int64_t j, int32_t bag);
-void kfi_trial_set(kfi_state *st, int64_t j, const kfi_share *set, int32_t n);
-double kfi_trial_end(kfi_state *st);
-void kfi_appraise(kfi_state *st, int32_t bag); /* bring worth up to date */
-double kfi_state_bytes(const kfi_state *st);   /* both ends of every link; auto only */
+void kfi_trial_off(kfi_assignment *st, int64_t j);
+void kfi_trial_whole(kfi_assignment *st, int64_t j, int32_t bag);
+void kfi_trial_set(kfi_assignment *st, int64_t j, const kfi_share *set, int32_t n);
+double kfi_trial_end(kfi_assignment *st);
+void kfi_appraise(kfi_assignment *st, int32_t bag);    /* bring worth up to date */
+double kfi_assignment_bytes(const kfi_assignment *st); /* both ends of every link; auto only */
 
 /* What the cap counts for a whole sequence on one rank of a bag. */
 int64_t kfi_whole_mem(const kfi_world *w, const kfi_item *it, int32_t bag);
 
 /* The slow twin of the loads that are kept incrementally: all of them from nothing. For
 ** assertions. Uses kfi_builder's room. */
-bool kfi_state_sound(const kfi_state *st, double *rank_s);
+bool kfi_assignment_sound(const kfi_assignment *st, double *rank_s);
 
-static inline bool kfi_is_split(const kfi_state *st, int64_t j) { return st->where[j] < 0; }
+static inline bool kfi_is_split(const kfi_assignment *st, int64_t j) { return st->where[j] < 0; }
 
 /* ------------------------------------------------- tree.h: the least or largest key */
 
@@ -206,24 +209,25 @@ static inline int32_t kfi_tree_range(const kfi_tree *t, int32_t first, int32_t e
 
 /* Scratch of the constructions. */
 typedef struct kfi_builder {
-  double *pod_s;              /* (n_pods) minus the room of its ranks: the emptiest is the least */
-  bool *pod_is_dirty;         /* (n_pods) pod_s is not up to date */
-  int32_t *dirty_pod;         /* (n_pods) those pods */
-  int32_t *pod_win, *bag_win; /* trees */
-  int32_t *rank;              /* (n_ranks) candidates, most room first */
-  double *room;               /* (n_ranks) and their rooms */
-  double *bag_work, *bag_key; /* (n_bags) fixed bags: work assigned; the tree's keys, by place */
-  double *group_work;         /* (n_groups) */
-  double *bound_scratch;      /* (3 n_bags) */
-  kfi_pattern cut;            /* the last one, */
-  double cut_len, cut_factor; /* and for what; 0: none */
+  double *zone_s;      /* (n_zones) minus the room of its ranks: the emptiest is the least */
+  bool *zone_is_dirty; /* (n_zones) zone_s is not up to date */
+  int32_t *dirty_zone; /* (n_zones) those zones */
+  int32_t *zone_win, *bag_win; /* trees */
+  int32_t *rank;               /* (n_ranks) candidates, most room first */
+  double *room;                /* (n_ranks) and their rooms */
+  double *bag_work, *bag_key;  /* (n_bags) fixed bags: work assigned; the tree's keys, by place */
+  double *group_work;          /* (n_groups) */
+  double *bound_scratch;       /* (3 n_bags) */
+  kfi_pattern cut;             /* the last one, */
+  double cut_len, cut_factor;  /* and for what; 0: none */
 } kfi_builder;
 
 void kfi_builder_layout(kfi_builder *b, const kfi_world *w, kfi_layout *lay);
 
 /* Auto: place every item so that ranks stay below `target_s` where they can, and long sequences
 ** below long_share of it (1, or less where memory wants them to leave room for others). */
-kf_status kfi_construct_auto(kfi_state *st, kfi_builder *b, double target_s, double long_share);
+kf_status kfi_construct_auto(kfi_assignment *st, kfi_builder *b, double target_s,
+                             double long_share);
 
 void kfi_sort_set(kfi_share *set, int32_t n);      /* by rising rank */
 int32_t kfi_drop_empty(kfi_share *set, int32_t n); /* shares of nothing; how many are left */
@@ -231,19 +235,19 @@ int32_t kfi_drop_empty(kfi_share *set, int32_t n); /* shares of nothing; how man
 /* ------------------------------------------------- cap.c: where memory decides (auto) */
 
 /* Whether a set is complete and within max_chunk_size and the caps. */
-bool kfi_set_fits(const kfi_state *st, int64_t j, const kfi_share *set, int32_t n);
+bool kfi_set_fits(const kfi_assignment *st, int64_t j, const kfi_share *set, int32_t n);
 /* Place one item, or all, wherever there is room. KF_EINFEASIBLE: there is none. */
-kf_status kfi_place_by_memory(kfi_state *st, int64_t j);
-kf_status kfi_construct_by_memory(kfi_state *st);
+kf_status kfi_place_by_memory(kfi_assignment *st, int64_t j);
+kf_status kfi_construct_by_memory(kfi_assignment *st);
 /* Every sequence in equal shares on `size` neighbours: tokens and work come out even together.
 ** O(items * ranks). */
-kf_status kfi_construct_even(kfi_state *st, int32_t size);
+kf_status kfi_construct_even(kfi_assignment *st, int32_t size);
 
 /* ------------------------------------------------------------- fixed.c: fixed bags */
 
-typedef enum kfi_rule { KFI_RULE_HOME, KFI_RULE_SOONEST, KFI_RULE_PUBLISHED } kfi_rule;
+typedef enum kfi_greedy { KFI_GREEDY_HOME, KFI_GREEDY_SOONEST, KFI_GREEDY_PUBLISHED } kfi_greedy;
 
-kf_status kfi_construct_fixed(kfi_state *st, kfi_builder *b, kfi_rule rule, double target_s);
+kf_status kfi_construct_fixed(kfi_assignment *st, kfi_builder *b, kfi_greedy rule, double target_s);
 bool kfi_bag_takes(const kfi_world *w, const kfi_item *it, int32_t bag);
 void kfi_deal(const kfi_world *w, const kfi_item *it, int32_t first, int32_t g, double *load,
               kfi_share *set);
@@ -251,8 +255,8 @@ void kfi_deal(const kfi_world *w, const kfi_item *it, int32_t first, int32_t g, 
 /* --------------------------------------------------- exact.c: tiny instances, solved */
 
 /* Fixed bags, few sequences: the best assignment, by branch and bound. False: too large. */
-bool kfi_exact(kfi_state *st, kfi_builder *b, double *step_s);
-double kfi_dealt_s(const kfi_state *st, const int32_t *bag, double *rank_load, kfi_share *set);
+bool kfi_exact(kfi_assignment *st, kfi_builder *b, double *step_s);
+double kfi_dealt_s(const kfi_assignment *st, const int32_t *bag, double *rank_load, kfi_share *set);
 
 /* ---------------------------------------------------- refine.c: make the worst better */
 
@@ -263,16 +267,16 @@ typedef struct kfi_refiner {
 } kfi_refiner;
 
 void kfi_refiner_layout(kfi_refiner *f, const kfi_world *w, kfi_layout *lay);
-void kfi_refine(kfi_state *st, kfi_refiner *f, int sharpness, bool in_pod);
-void kfi_gather(kfi_state *st, kfi_refiner *f, double limit_s);
-/* One exchange between the fullest and the emptiest pod; false: nothing to gain. pod_s (n_pods)
-** is filled by kfi_pod_means and kept up to date. */
-void kfi_pod_means(const kfi_state *st, double *pod_s);
-bool kfi_level_pods(kfi_state *st, double *pod_s);
+void kfi_refine(kfi_assignment *st, kfi_refiner *f, int sharpness, bool in_zone);
+void kfi_gather(kfi_assignment *st, kfi_refiner *f, double limit_s);
+/* One exchange between the fullest and the emptiest zone; false: nothing to gain. zone_s (n_zones)
+** is filled by kfi_zone_means and kept up to date. */
+void kfi_zone_means(const kfi_assignment *st, double *zone_s);
+bool kfi_level_zones(kfi_assignment *st, double *zone_s);
 
 /* ------------------------------------------------------- spread.c: even out memory */
 
 /* Lower the largest token load while the step stays within 1% of fill_s, the plan's. */
-void kfi_spread(kfi_state *st, double fill_s);
+void kfi_spread(kfi_assignment *st, double fill_s);
 
 #endif

@@ -13,29 +13,6 @@
 
 /* -------------------------------------------------------------------- chunks */
 
-/* A run of z zero bytes only multiplies by prime^z, and most bytes are zero. */
-uint64_t kfi_hash(uint64_t h, const int64_t *value, int64_t n) {
-  const uint64_t prime = 0x100000001b3ull;
-  uint64_t power[9] = {1};
-  for (int i = 1; i <= 8; i++) power[i] = power[i - 1] * prime;
-  for (int64_t i = 0; i < n; i++) {
-    uint64_t v = (uint64_t)value[i];
-    int left = 8;
-    for (; v; v >>= 8, left--) h = (h ^ (v & 0xff)) * prime;
-    h *= power[left];
-  }
-  return h;
-}
-
-uint64_t kfi_hash_reals(uint64_t hash, const double *value, int64_t n) {
-  for (int64_t i = 0; i < n; i++) {
-    int64_t bits;
-    memcpy(&bits, &value[i], sizeof bits);
-    hash = kfi_hash(hash, &bits, 1);
-  }
-  return hash;
-}
-
 uint64_t kfi_plan_hash(const kf_chunk *chunk, int64_t n) {
   return kfi_hash(KFI_HASH_START, (const int64_t *)chunk, 7 * n);
 }

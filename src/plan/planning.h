@@ -13,6 +13,7 @@
 #include <stdbool.h>
 
 #include "../memory.h"
+#include "../numbers.h"
 #include "../status.h"
 
 /* -------------------------------------------------------- world.c: what is fixed */
@@ -37,14 +38,14 @@ typedef struct kfi_world {
   const int32_t *bag_first;                /* (n_bags + 1) */
   const int32_t *bag_of;                   /* (n_ranks) */
   const int32_t *node_of;                  /* (n_ranks) */
-  int32_t n_classes;                       /* of a group's bags: those of one size, largest first */
-  const int32_t *class_size;               /* (n_classes) ranks */
-  const int32_t *class_first;              /* (n_classes + 1) places in class_bag */
-  const int32_t *class_bag;   /* (bags_per_group) bags of a group by class, then number */
-  const int32_t *class_place; /* (bags_per_group) where a bag stands in class_bag */
-  int32_t n_pods;           /* a pod is what the search treats as neighbours: a node, or part of */
-  const int32_t *pod_first; /* a large one, or some small ones; (n_pods + 1) ranks */
-  const int32_t *pod_of;    /* (n_ranks) */
+  int32_t n_sizes;                         /* of a group's bags: those of one size, largest first */
+  const int32_t *size_ranks;               /* (n_sizes) ranks */
+  const int32_t *size_first;               /* (n_sizes + 1) places in size_bag */
+  const int32_t *size_bag;   /* (bags_per_group) bags of a group by size, then number */
+  const int32_t *size_place; /* (bags_per_group) where a bag stands in size_bag */
+  int32_t n_zones; /* a zone is what the search treats as neighbours: a node, or part of */
+  const int32_t *zone_first;          /* a large one, or some small ones; (n_zones + 1) ranks */
+  const int32_t *zone_of;             /* (n_ranks) */
   const double *bag_speed, *bag_slow; /* (n_bags) sum of its ranks' speeds, and 1/that */
   const int64_t *bag_cap;             /* (n_bags) least of its ranks', or NULL */
   const double *speed, *slow;         /* (n_ranks) and 1/speed */
@@ -126,11 +127,6 @@ kf_status kfi_plan_build(kfi_plan_store *store, const kfi_world *world, const kf
                          const kfi_solution *solution);
 void kfi_plan_free(kfi_plan_store *store);
 uint64_t kfi_plan_hash(const kf_chunk *chunk, int64_t n_chunks);
-
-/* Go on with an FNV-1a 64 over the values as little-endian 64-bit integers. */
-#define KFI_HASH_START 0xcbf29ce484222325ull
-uint64_t kfi_hash(uint64_t hash, const int64_t *value, int64_t n);
-uint64_t kfi_hash_reals(uint64_t hash, const double *value, int64_t n); /* their bits */
 
 /* ------------------------------------------------------- search.c: the outline */
 

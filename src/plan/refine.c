@@ -40,17 +40,17 @@ typedef struct move {
 } move;
 
 typedef struct refiner {
-  kfi_state *st;
+  kfi_assignment *st;
   kfi_refiner *f;
   kfi_tree max, min;
   move best;
-  bool in_pod; /* nothing crosses from pod to pod */
+  bool in_zone; /* nothing crosses from zone to zone */
 } refiner;
 
 /* ------------------------------------------------------------------ candidates */
 
 static void try_whole(refiner *u, int64_t a, int32_t q) {
-  kfi_state *st = u->st;
+  kfi_assignment *st = u->st;
   if (!kfi_bag_takes(st->world, &st->item[a], q)) return;
   kfi_trial_off(st, a);
   kfi_trial_whole(st, a, q);
@@ -60,7 +60,7 @@ static void try_whole(refiner *u, int64_t a, int32_t q) {
 
 /* a, and c of the same bag unless it is -1, for b. */
 static void try_swap(refiner *u, int64_t a, int64_t c, int64_t b) {
-  kfi_state *st = u->st;
+  kfi_assignment *st = u->st;
   int32_t ra = st->where[a], rb = st->where[b];
   if (!kfi_bag_takes(st->world, &st->item[a], rb) || !kfi_bag_takes(st->world, &st->item[b], ra))
     return;
@@ -77,7 +77,7 @@ static void try_swap(refiner *u, int64_t a, int64_t c, int64_t b) {
 
 /* Item a on the n shares in st->set. */
 static void try_set(refiner *u, int64_t a, int32_t n) {
-  kfi_state *st = u->st;
+  kfi_assignment *st = u->st;
   for (int32_t i = 0; i < n; i++) {
     if (st->set[i].tokens > st->world->max_chunk) return;
   }
@@ -91,7 +91,7 @@ static void try_set(refiner *u, int64_t a, int32_t n) {
 }
 
 /* Where in st->set rank q stands; it is added, with nothing, if it is not there. */
-static int32_t member(kfi_state *st, int32_t q, int32_t *n) {
+static int32_t member(kfi_assignment *st, int32_t q, int32_t *n) {
   int32_t i = 0;
   while (i < *n && st->set[i].rank < q) i++;
   if (i < *n && st->set[i].rank == q) return i;
@@ -101,7 +101,7 @@ static int32_t member(kfi_state *st, int32_t q, int32_t *n) {
 }
 
 /* Seconds that a token more costs share i. */
-static double token_slope(const kfi_state *st, int64_t j, const kfi_share *s) {
+static double token_slope(const kfi_assignment *st, int64_t j, const kfi_share *s) {
   const kfi_world *w = st->world;
   const kfi_item *it = &st->item[j];
   return it->factor * w->linear_s * w->slow[s->rank] +
@@ -116,7 +116,7 @@ typedef enum shift_to { TO_LEVEL, TO_FULL } shift_to;
 ** Either may become empty, or be new in the set.
 */
 static void try_shift(refiner *u, int64_t a, int32_t r, int32_t q, int32_t heads, shift_to end) {
-  kfi_state *st = u->st;
+  kfi_assignment *st = u->st;
   int32_t n = kfi_get_set(st, a, st->set);
   int32_t iq = member(st, q, &n), ir = member(st, r, &n);
   if (ir <= iq) iq = member(st, q, &n);
@@ -143,14 +143,14 @@ static void try_shift(refiner *u, int64_t a, int32_t r, int32_t q, int32_t heads
 }
 
 /* Work that should go from r to q to make them level. */
-static double level(const kfi_state *st, int32_t r, int32_t q) {
+static double level(const kfi_assignment *st, int32_t r, int32_t q) {
   const double *slow = st->world->bag_slow;
   return (st->load[r] - st->load[q]) / (slow[r] + slow[q]);
 }
 
 /* Of the whole items of r, those whose leaving for q would come nearest to levelling. */
 static void try_leave(refiner *u, int32_t r, int32_t q) {
-  kfi_state *st = u->st;
+  kfi_assignment *st = u->st;
   double want = level(st, r, q);
   int32_t above = -1;
   for (int32_t a = st->first[r]; a >= 0; a = st->next[a]) {
@@ -167,7 +167,7 @@ static void try_leave(refiner *u, int32_t r, int32_t q) {
 /* The pair of wholes on r and q whose exchange comes nearest to levelling: two fingers. True: it
 ** levels them, there is no need to look further. */
 static bool try_exchange(refiner *u, int32_t r, int32_t q) {
-  kfi_state *st = u->st;
+  kfi_assignment *st = u->st;
   double want = level(st, r, q), best = want;
   int32_t a = st->first[r], b = st->first[q], best_a = -1, best_b = -1, steps = 0;
   while (a >= 0 && b >= 0) {
@@ -192,7 +192,7 @@ static bool try_exchange(refiner *u, int32_t r, int32_t q) {
 ** only for the first few of long lists.
 */
 static void try_two_for_one(refiner *u, int32_t r, int32_t q, int sign) {
-  kfi_state *st = u->st;
+  kfi_assignment *st = u->st;
   double want = sign * level(st, r, q), best = fabs(want);
   int32_t two = sign > 0 ? r : q, one = sign > 0 ? q : r, n = 0;
   int32_t best_a = -1, best_b = -1, best_c = -1, steps = 0;
@@ -216,8 +216,8 @@ static void try_two_for_one(refiner *u, int32_t r, int32_t q, int sign) {
 
 /* Add to `out`, which has n, the `most` least loaded of bags first .. end-1 that are lighter than
 ** r and not there yet. */
-static int32_t add_least(const kfi_state *st, int32_t r, int32_t first, int32_t end, int32_t most,
-                         int32_t *out, int32_t n) {
+static int32_t add_least(const kfi_assignment *st, int32_t r, int32_t first, int32_t end,
+                         int32_t most, int32_t *out, int32_t n) {
   int32_t at = n;
   for (int32_t q = first; q < end; q++) {
     bool known = q == r || st->load[q] >= st->load[r];
@@ -231,19 +231,19 @@ static int32_t add_least(const kfi_state *st, int32_t r, int32_t first, int32_t 
 }
 
 /*
-** Whom r may give to: the least loaded of its pod, and of the others the least of all; with
+** Whom r may give to: the least loaded of its zone, and of the others the least of all; with
 ** fixed bags, which have less to give, a few of the least of its group.
 */
 static int32_t partners(const refiner *u, int32_t r, int32_t *out) {
-  const kfi_state *st = u->st;
+  const kfi_assignment *st = u->st;
   const kfi_world *w = st->world;
   int32_t group = r / w->bags_per_group * w->bags_per_group, group_end = group + w->bags_per_group;
-  int32_t pod = w->pod_of[w->bag_first[r]];
-  int32_t first = w->bag_of[w->pod_first[pod]], end = w->bag_of[w->pod_first[pod + 1] - 1] + 1;
+  int32_t zone = w->zone_of[w->bag_first[r]];
+  int32_t first = w->bag_of[w->zone_first[zone]], end = w->bag_of[w->zone_first[zone + 1] - 1] + 1;
   if (first < group) first = group;
   if (end > group_end) end = group_end;
   int32_t n = add_least(st, r, first, end, N_NEAR, out, 0);
-  if (u->in_pod) return n;
+  if (u->in_zone) return n;
   if (!w->auto_bags && w->bags_per_group <= SMALL_GROUP) {
     return add_least(st, r, group, group_end, N_FIXED, out, n);
   }
@@ -254,7 +254,7 @@ static int32_t partners(const refiner *u, int32_t r, int32_t *out) {
 
 /* What rank r could give of the split sequences on it. */
 static void try_shares(refiner *u, int32_t r, int32_t neighbour) {
-  kfi_state *st = u->st;
+  kfi_assignment *st = u->st;
   for (int32_t s = st->rank_slot[r]; s >= 0; s = st->slot[s].rank_next) {
     int64_t a = st->slot[s].item;
     if (st->item[a].len == 0) continue;
@@ -271,8 +271,8 @@ static void try_shares(refiner *u, int32_t r, int32_t neighbour) {
 }
 
 static bool improve(refiner *u, int32_t r) {
-  kfi_state *st = u->st;
-  const int32_t *pod_of = st->world->pod_of;
+  kfi_assignment *st = u->st;
+  const int32_t *zone_of = st->world->zone_of;
   int32_t q[N_NEAR + N_FIXED], n = partners(u, r, q);
   u->best = (move){.gain = LEAST_GAIN, .b = -1, .c = -1};
   for (int32_t i = 0; i < n; i++) {
@@ -283,16 +283,16 @@ static bool improve(refiner *u, int32_t r) {
       try_two_for_one(u, r, q[i], -1);
       continue;
     }
-    bool near = pod_of[r] == pod_of[q[i]];
+    bool near = zone_of[r] == zone_of[q[i]];
     if (near && st->first[r] >= 0) try_shift(u, st->first[r], r, q[i], 0, TO_LEVEL);
   }
-  bool neighbour = n > 0 && pod_of[r] == pod_of[q[0]];
+  bool neighbour = n > 0 && zone_of[r] == zone_of[q[0]];
   if (st->world->auto_bags) try_shares(u, r, neighbour ? q[0] : -1);
   return u->best.gain < LEAST_GAIN;
 }
 
 static void apply(refiner *u) {
-  kfi_state *st = u->st;
+  kfi_assignment *st = u->st;
   move m = u->best;
   if (m.b >= 0) {
     int32_t ra = st->where[m.a], rb = st->where[m.b];
@@ -320,12 +320,12 @@ static void apply(refiner *u) {
   kfi_clean(st);
 }
 
-void kfi_refine(kfi_state *st, kfi_refiner *f, int sharpness, bool in_pod) {
+void kfi_refine(kfi_assignment *st, kfi_refiner *f, int sharpness, bool in_zone) {
   const kfi_world *w = st->world;
   refiner u = {
     .st = st,
     .f = f,
-    .in_pod = in_pod,
+    .in_zone = in_zone,
     .max = {f->key, f->max_win, w->n_bags, kfi_tree_size(w->n_bags), -1},
     .min = {st->load, f->min_win, w->n_bags, kfi_tree_size(w->n_bags), 1},
   };
@@ -363,7 +363,7 @@ void kfi_refine(kfi_state *st, kfi_refiner *f, int sharpness, bool in_pod) {
 ** Where links are free and bytes count: use the room that is left under the limit to gather the
 ** tokens of split sequences on the rank of their set that has most heads.
 */
-void kfi_gather(kfi_state *st, kfi_refiner *f, double limit_s) {
+void kfi_gather(kfi_assignment *st, kfi_refiner *f, double limit_s) {
   for (int64_t a = 0; a < st->n_items; a++) {
     if (!kfi_is_split(st, a) || st->item[a].len == 0) continue;
     int32_t n = kfi_get_set(st, a, st->set), to = 0;
@@ -391,34 +391,34 @@ void kfi_gather(kfi_state *st, kfi_refiner *f, double limit_s) {
   kfi_clean(st);
 }
 
-/* ----------------------------------------------------------------------- pods */
+/* ----------------------------------------------------------------------- zones */
 
-static double pod_mean(const kfi_state *st, int32_t m) {
-  int32_t first = st->world->pod_first[m], end = st->world->pod_first[m + 1];
+static double zone_mean(const kfi_assignment *st, int32_t m) {
+  int32_t first = st->world->zone_first[m], end = st->world->zone_first[m + 1];
   double sum = 0;
   for (int32_t r = first; r < end; r++) sum += st->load[r];
   return sum / (end - first);
 }
 
-static double pod_speed(const kfi_state *st, int32_t m) {
+static double zone_speed(const kfi_assignment *st, int32_t m) {
   double sum = 0;
-  for (int32_t r = st->world->pod_first[m]; r < st->world->pod_first[m + 1]; r++) {
+  for (int32_t r = st->world->zone_first[m]; r < st->world->zone_first[m + 1]; r++) {
     sum += st->world->speed[r];
   }
   return sum;
 }
 
-void kfi_pod_means(const kfi_state *st, double *pod_s) {
-  for (int32_t m = 0; m < st->world->n_pods; m++) pod_s[m] = pod_mean(st, m);
+void kfi_zone_means(const kfi_assignment *st, double *zone_s) {
+  for (int32_t m = 0; m < st->world->n_zones; m++) zone_s[m] = zone_mean(st, m);
 }
 
 typedef struct exchange {
-  double want, miss; /* work that should change pods, and how far from it */
+  double want, miss; /* work that should change zones, and how far from it */
   int32_t a, b;      /* b = -1: a alone */
 } exchange;
 
 /* The exchange between ranks r and q that comes nearest to e->want. */
-static int32_t nearest_exchange(const kfi_state *st, int32_t r, int32_t q, exchange *e) {
+static int32_t nearest_exchange(const kfi_assignment *st, int32_t r, int32_t q, exchange *e) {
   int32_t a = st->first[r], b = st->first[q], steps = 0;
   for (int32_t k = a; k >= 0; k = st->next[k], steps++) {
     double miss = fabs(st->item[k].work - e->want);
@@ -437,20 +437,20 @@ static int32_t nearest_exchange(const kfi_state *st, int32_t r, int32_t q, excha
 }
 
 /*
-** What sits in one pod is levelled there, so a pod as a whole may stand above the others.
-** Change one whole sequence between the fullest and the emptiest pod so that their sums come
+** What sits in one zone is levelled there, so a zone as a whole may stand above the others.
+** Change one whole sequence between the fullest and the emptiest zone so that their sums come
 ** nearest; that their ranks then need levelling again is the caller's business.
 */
-bool kfi_level_pods(kfi_state *st, double *pod_s) {
-  const int32_t *first = st->world->pod_first;
+bool kfi_level_zones(kfi_assignment *st, double *zone_s) {
+  const int32_t *first = st->world->zone_first;
   int32_t high = 0, low = 0, steps = 0;
-  for (int32_t m = 1; m < st->world->n_pods; m++) {
-    if (pod_s[m] > pod_s[high]) high = m;
-    if (pod_s[m] < pod_s[low]) low = m;
+  for (int32_t m = 1; m < st->world->n_zones; m++) {
+    if (zone_s[m] > zone_s[high]) high = m;
+    if (zone_s[m] < zone_s[low]) low = m;
   }
   if (high == low) return false;
   int32_t least = first[low];
-  double want = (pod_s[high] - pod_s[low]) / (1 / pod_speed(st, high) + 1 / pod_speed(st, low));
+  double want = (zone_s[high] - zone_s[low]) / (1 / zone_speed(st, high) + 1 / zone_speed(st, low));
   exchange e = {want, want * 0.8, -1, -1};
   for (int32_t q = first[low]; q < first[low + 1]; q++) {
     if (st->load[q] < st->load[least]) least = q;
@@ -474,7 +474,7 @@ bool kfi_level_pods(kfi_state *st, double *pod_s) {
   if (e.b >= 0) kfi_take_off(st, e.b);
   kfi_put_whole(st, e.a, to);
   if (e.b >= 0) kfi_put_whole(st, e.b, from);
-  pod_s[high] = pod_mean(st, high);
-  pod_s[low] = pod_mean(st, low);
+  zone_s[high] = zone_mean(st, high);
+  zone_s[low] = zone_mean(st, low);
   return true;
 }

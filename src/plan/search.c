@@ -11,14 +11,14 @@
 #include "knapsack.h"
 
 /* Everything one step's search works on, laid out in one block. */
-typedef struct run {
+typedef struct attempt {
   const kfi_world *world;
   const kf_batch *batch;
   kfi_sorter sorter;
   kfi_item *item;
   kfi_builder builder;
   kfi_refiner refiner;
-  kfi_state now, best;
+  kfi_assignment now, best;
   int32_t n_slots;
   double bound_s;
   double best_s, best_bytes;
@@ -26,9 +26,9 @@ typedef struct run {
   int n_starts, share; /* so far; which share of a rank long sequences get next */
   int64_t start_moves; /* of the first start */
   kfi_solution out;
-} run;
+} attempt;
 
-static void layout(run *u, kfi_layout *lay) {
+static void layout(attempt *u, kfi_layout *lay) {
   int64_t n = u->batch->n_seqs;
   u->sorter.key = KFI_TAKE(lay, uint64_t, n);
   u->sorter.spare = KFI_TAKE(lay, uint64_t, n);
@@ -37,8 +37,8 @@ static void layout(run *u, kfi_layout *lay) {
   u->out.whole = KFI_TAKE(lay, int32_t, n);
   kfi_builder_layout(&u->builder, u->world, lay);
   kfi_refiner_layout(&u->refiner, u->world, lay);
-  kfi_state_layout(&u->now, lay, n, u->n_slots);
-  kfi_state_layout(&u->best, lay, n, u->n_slots);
+  kfi_assignment_layout(&u->now, lay, n, u->n_slots);
+  kfi_assignment_layout(&u->best, lay, n, u->n_slots);
 }
 
 static bool has_empty(const kf_batch *batch) {
@@ -56,7 +56,7 @@ static bool even_is_cheap(const kfi_world *w, const kf_batch *batch) {
 /* Slots for split sequences: what must be split by size, and room for what is split by choice. */
 static int32_t count_slots(const kfi_world *w, const kf_batch *batch) {
   int64_t most = w->max_chunk < w->max_cap ? w->max_chunk : w->max_cap, n = 8LL * w->n_ranks + 64;
-  if (even_is_cheap(w, batch)) n += batch->n_seqs * w->pod_first[1];
+  if (even_is_cheap(w, batch)) n += batch->n_seqs * w->zone_first[1];
   for (int64_t i = 0; i < batch->n_seqs; i++) {
     n += batch->len[i] == 0;
     if (batch->len[i] <= most) continue;
@@ -66,7 +66,7 @@ static int32_t count_slots(const kfi_world *w, const kf_batch *batch) {
   return n < INT32_MAX ? (int32_t)n : INT32_MAX;
 }
 
-static double max_load(const kfi_state *st) {
+static double max_load(const kfi_assignment *st) {
   double m = 0;
   for (int32_t b = 0; b < st->world->n_bags; b++) {
     if (st->load[b] > m) m = st->load[b];
@@ -75,26 +75,26 @@ static double max_load(const kfi_state *st) {
 }
 
 /* The step of the assignment at hand. With fixed bags on free links exactly: with shares dealt. */
-static double step_of(run *u) {
+static double step_of(attempt *u) {
   if (u->world->auto_bags || !u->world->free_links) return max_load(&u->now);
   return kfi_dealt_s(&u->now, u->now.where, u->builder.room, u->now.set);
 }
 
 /* Remember the assignment if it is the best so far. */
-static void keep(run *u) {
+static void keep(attempt *u) {
   double s = step_of(u);
   if (s >= u->best_s) return;
   u->best_s = s;
-  kfi_state_copy(&u->best, &u->now);
+  kfi_assignment_copy(&u->best, &u->now);
 }
 
-/* Where ranks are bags: exchange between pods and level inside them, as long as that helps. */
-static void exchange_pods(run *u, int sharpness) {
-  kfi_state *st = &u->now;
+/* Where ranks are bags: exchange between zones and level inside them, as long as that helps. */
+static void exchange_zones(attempt *u, int sharpness) {
+  kfi_assignment *st = &u->now;
   double before = max_load(st);
   for (int k = 0; k < 6 && st->moves < st->budget; k++) {
-    kfi_pod_means(st, u->builder.pod_s);
-    if (!kfi_level_pods(st, u->builder.pod_s)) return;
+    kfi_zone_means(st, u->builder.zone_s);
+    if (!kfi_level_zones(st, u->builder.zone_s)) return;
     kfi_refine(st, &u->refiner, sharpness, true);
     keep(u);
     if (max_load(st) >= before) return;
@@ -110,7 +110,7 @@ static void exchange_pods(run *u, int sharpness) {
 */
 static const double target[] = {1, 0.5, 1.5, 0.17, 2, 0.67, 1.25, 0.33, 2.5, 1.75, 0.83, 3.3, 5};
 #define N_TARGETS ((int)(sizeof target / sizeof target[0]))
-#define PODS_FROM 1.005 /* a rank this far above the target means that its pod is */
+#define PODS_FROM 1.005 /* a rank this far above the target means that its zone is */
 #define SHARPNESS 8
 #define PACKING_SLACK 0.0005
 #define MOST_SLACK 0.02
@@ -118,7 +118,7 @@ static const double target[] = {1, 0.5, 1.5, 0.17, 2, 0.67, 1.25, 0.33, 2.5, 1.7
 #define NEAR_HOME 0.9 /* a gain smaller than this makes a start from home worth while */
 
 /* Whether to start again: not if the budget would end a new start half-way. */
-static bool start(run *u) {
+static bool start(attempt *u) {
   if (u->n_starts == 1) u->start_moves = u->now.moves;
   return u->n_starts++ == 0 || u->now.moves + u->start_moves / 2 < u->now.budget;
 }
@@ -128,7 +128,7 @@ static bool start(run *u) {
 ** others to hold the rest, so under caps they are given less of each rank. Where even that does
 ** not fit, by memory.
 */
-static kf_status construct(run *u, double target_s) {
+static kf_status construct(attempt *u, double target_s) {
   static const double share[] = {1, 0.75, 0.5, 0.35, 0.25};
   int n = u->world->cap ? (int)(sizeof share / sizeof share[0]) : 1;
   kf_status status = KF_EINFEASIBLE;
@@ -140,30 +140,30 @@ static kf_status construct(run *u, double target_s) {
 }
 
 /*
-** Level the assignment: first between pods if a rank is above `pods_from_s` (and split sequences
-** can spread what that does to single ranks), then inside pods, then everywhere.
+** Level the assignment: first between zones if a rank is above `zones_from_s` (and split sequences
+** can spread what that does to single ranks), then inside zones, then everywhere.
 */
-static void level(run *u, double pods_from_s, int sharpness) {
-  kfi_state *st = &u->now;
-  double *pod_s = u->builder.pod_s;
-  if (st->n_items && kfi_is_split(st, 0) && max_load(st) > pods_from_s) {
-    kfi_pod_means(st, pod_s);
-    for (int32_t k = 0; k < 2 * u->world->n_pods && kfi_level_pods(st, pod_s); k++) continue;
+static void level(attempt *u, double zones_from_s, int sharpness) {
+  kfi_assignment *st = &u->now;
+  double *zone_s = u->builder.zone_s;
+  if (st->n_items && kfi_is_split(st, 0) && max_load(st) > zones_from_s) {
+    kfi_zone_means(st, zone_s);
+    for (int32_t k = 0; k < 2 * u->world->n_zones && kfi_level_zones(st, zone_s); k++) continue;
   }
   kfi_refine(st, &u->refiner, sharpness, true);
   kfi_refine(st, &u->refiner, sharpness, false);
 }
 
 /*
-** Every sequence in equal shares on a pod, half a pod, or two ranks. Where the plan is far from
+** Every sequence in equal shares on a zone, half a zone, or two ranks. Where the plan is far from
 ** the bound this may be better: under tight caps tokens and work must be even on every rank, and
 ** where latency is dear it pays that sets are alike. For batches of moderate size, because
 ** looking everywhere takes time.
 */
-static void search_even(run *u) {
-  kfi_state *st = &u->now;
-  int32_t pod = u->world->pod_first[1];
-  for (int32_t size = pod; size > 1; size /= 2) {
+static void search_even(attempt *u) {
+  kfi_assignment *st = &u->now;
+  int32_t zone = u->world->zone_first[1];
+  for (int32_t size = zone; size > 1; size /= 2) {
     if (kfi_construct_even(st, size)) continue;
     keep(u);
     kfi_refine(st, &u->refiner, SHARPNESS, false);
@@ -172,9 +172,9 @@ static void search_even(run *u) {
 }
 
 /* Everything whole at home, and what the refinement makes of that: never worse than nothing. */
-static void search_home(run *u) {
-  kfi_state *st = &u->now;
-  kfi_state_reset(st);
+static void search_home(attempt *u) {
+  kfi_assignment *st = &u->now;
+  kfi_assignment_reset(st);
   for (int64_t j = 0; j < st->n_items; j++) {
     const kfi_item *it = &st->item[j];
     if (it->len == 0) continue;
@@ -187,16 +187,16 @@ static void search_home(run *u) {
 }
 
 /*
-** What routing will take of a step, as a share of it: what ranks and pods have above the mean
+** What routing will take of a step, as a share of it: what ranks and zones have above the mean
 ** must leave them, at the price of the links it then crosses. Twice that, because what leaves is
 ** not always what should; never below what packing needs. Also the step without any balancing.
 */
-static double expected_slack(run *u, double *before_s) {
+static double expected_slack(attempt *u, double *before_s) {
   const kfi_world *w = u->world;
-  double *rank_s = u->builder.room, *pod_s = u->builder.pod_s;
+  double *rank_s = u->builder.room, *zone_s = u->builder.zone_s;
   double work = 0, tokens = 0, across = 0, inside = 0, mean = 0;
   memset(rank_s, 0, (size_t)w->n_ranks * sizeof *rank_s);
-  memset(pod_s, 0, (size_t)w->n_pods * sizeof *pod_s);
+  memset(zone_s, 0, (size_t)w->n_zones * sizeof *zone_s);
   for (int64_t j = 0; j < u->now.n_items; j++) {
     const kfi_item *it = &u->item[j];
     rank_s[it->home] += it->work;
@@ -209,17 +209,17 @@ static double expected_slack(run *u, double *before_s) {
     double over = rank_s[r] - w->speed[r] * mean;
     if (rank_s[r] * w->slow[r] > *before_s) *before_s = rank_s[r] * w->slow[r];
     if (over > 0) inside += over;
-    pod_s[w->pod_of[r]] += over;
+    zone_s[w->zone_of[r]] += over;
   }
-  for (int32_t m = 0; m < w->n_pods; m++) across += pod_s[m] > 0 ? pod_s[m] : 0;
+  for (int32_t m = 0; m < w->n_zones; m++) across += zone_s[m] > 0 ? zone_s[m] : 0;
   if (work <= 0) return PACKING_SLACK;
   double routed_s = tokens / work * (across * w->route_inter_s + inside * w->route_intra_s);
   double slack = 2 * 2 * routed_s / w->n_ranks / mean;
   return slack < PACKING_SLACK ? PACKING_SLACK : slack < MOST_SLACK ? slack : MOST_SLACK;
 }
 
-static kf_status search_auto(run *u) {
-  kfi_state *st = &u->now;
+static kf_status search_auto(attempt *u) {
+  kfi_assignment *st = &u->now;
   double before_s, slack = expected_slack(u, &before_s);
   for (int i = 0; i < N_TARGETS && u->best_s > st->enough_s && start(u); i++) {
     /* where the bound turns out to be far away, aim between it and what was reached */
@@ -231,7 +231,7 @@ static kf_status search_auto(run *u) {
     keep(u);
     level(u, st->target_s * PODS_FROM, SHARPNESS);
     keep(u);
-    exchange_pods(u, SHARPNESS);
+    exchange_zones(u, SHARPNESS);
   }
   if (u->even && u->best_s > TIGHT * u->bound_s) search_even(u);
   if (u->best_s > NEAR_HOME * before_s) search_home(u);
@@ -247,12 +247,12 @@ static kf_status search_auto(run *u) {
 #define FREE_SHARPNESS 10
 #define FREE_PRICE 20 /* tokens through Ulysses cost this much less than the time they save */
 
-static kf_status search_free(run *u) {
+static kf_status search_free(attempt *u) {
   static const double free_target[] = {1.001,  1.0018, 1.0003, 1.0014, 1.0007, 1.0016, 1.0,
                                        1.0005, 1.003,  1.0012, 1.0002, 1.0009, 1.0019, 1.0011};
   int n_targets = (int)(sizeof free_target / sizeof free_target[0]);
   const kfi_world *w = u->world;
-  kfi_state *st = &u->now;
+  kfi_assignment *st = &u->now;
   double limit = u->bound_s * FREE_LIMIT, before_s;
   expected_slack(u, &before_s);
   st->enough_s = limit * (1 - 1e-5);
@@ -264,12 +264,12 @@ static kf_status search_free(run *u) {
     st->target_s = u->bound_s * FREE_WALL;
     level(u, 0, FREE_SHARPNESS);
     if (max_load(st) <= limit) kfi_gather(st, &u->refiner, st->enough_s);
-    double s = max_load(st), bytes = kfi_state_bytes(st);
+    double s = max_load(st), bytes = kfi_assignment_bytes(st);
     bool within = s <= limit, had = u->best_s <= limit;
     if (within ? !had || bytes < u->best_bytes : !had && s < u->best_s) {
       u->best_s = s;
       u->best_bytes = bytes;
-      kfi_state_copy(&u->best, st);
+      kfi_assignment_copy(&u->best, st);
     }
   }
   st->bytes_per_s = 0;
@@ -282,11 +282,11 @@ static kf_status search_free(run *u) {
 
 #define FIXED_TARGET 1.001
 
-static kf_status search_fixed(run *u) {
+static kf_status search_fixed(attempt *u) {
   const kfi_world *w = u->world;
-  kfi_state *st = &u->now;
+  kfi_assignment *st = &u->now;
   int64_t budget = st->budget;
-  for (kfi_rule rule = KFI_RULE_HOME; rule <= KFI_RULE_PUBLISHED; rule++) {
+  for (kfi_greedy rule = KFI_GREEDY_HOME; rule <= KFI_GREEDY_PUBLISHED; rule++) {
     kf_status status = kfi_construct_fixed(st, &u->builder, rule, u->bound_s * FIXED_TARGET);
     if (status == KF_EINFEASIBLE) continue; /* another rule may leave room where this did not */
     if (status) return status;
@@ -295,7 +295,7 @@ static kf_status search_fixed(run *u) {
     if (w->max_bag == 1 && w->n_bags == w->bags_per_group) { /* as auto, but nothing is split */
       level(u, INFINITY, SHARPNESS);
       keep(u);
-      exchange_pods(u, SHARPNESS);
+      exchange_zones(u, SHARPNESS);
       continue;
     }
     for (int sharpness = 5; sharpness <= 9; sharpness += 2) {
@@ -304,16 +304,16 @@ static kf_status search_fixed(run *u) {
     }
   }
   if (isinf(u->best_s)) return KF_EINFEASIBLE;
-  if (kfi_exact(st, &u->builder, &u->best_s)) kfi_state_copy(&u->best, st);
+  if (kfi_exact(st, &u->builder, &u->best_s)) kfi_assignment_copy(&u->best, st);
   return KF_OK;
 }
 
 /* ------------------------------------------------------------------ solution */
 
 /* The shares of item j, dealt to its bag if it is whole. room has the seconds dealt so far. */
-static int32_t shares_of(run *u, int64_t j, kfi_share *set) {
+static int32_t shares_of(attempt *u, int64_t j, kfi_share *set) {
   const kfi_world *w = u->world;
-  const kfi_state *st = &u->best;
+  const kfi_assignment *st = &u->best;
   if (kfi_is_split(st, j)) {
     int32_t n = kfi_get_set(st, j, set);
     for (int32_t i = 0; i < n; i++) {
@@ -326,9 +326,9 @@ static int32_t shares_of(run *u, int64_t j, kfi_share *set) {
   return kfi_drop_empty(set, g);
 }
 
-static kf_status write_solution(run *u, kfi_search *search) {
+static kf_status write_solution(attempt *u, kfi_search *search) {
   const kfi_world *w = u->world;
-  const kfi_state *st = &u->best;
+  const kfi_assignment *st = &u->best;
   int64_t n_splits = 0, n_shares = 0;
   for (int64_t j = 0; j < st->n_items; j++) {
     if (kfi_is_split(st, j)) {
@@ -377,17 +377,17 @@ static int64_t default_budget(const kfi_world *w, const kf_batch *batch) {
 }
 
 /* The best assignment as a plan. */
-static kf_status build(run *u, kfi_search *search, kfi_plan_store *store) {
-  assert(kfi_state_sound(&u->best, u->builder.room));
+static kf_status build(attempt *u, kfi_search *search, kfi_plan_store *store) {
+  assert(kfi_assignment_sound(&u->best, u->builder.room));
   kf_status status = write_solution(u, search);
   return status ? status : kfi_plan_build(store, u->world, u->batch, &u->out);
 }
 
 /* Even out memory; back to the plan that there was if that went too far after all. */
-static kf_status spread(run *u, kfi_search *search, kfi_plan_store *store) {
+static kf_status spread(attempt *u, kfi_search *search, kfi_plan_store *store) {
   kf_figures fill = store->plan.figures;
   kf_status status;
-  kfi_state_copy(&u->now, &u->best);
+  kfi_assignment_copy(&u->now, &u->best);
   u->best.moves = 0;
   u->best.budget = u->now.budget;
   kfi_spread(&u->best, fill.step_s);
@@ -395,14 +395,14 @@ static kf_status spread(run *u, kfi_search *search, kfi_plan_store *store) {
   if ((status = build(u, search, store))) return status;
   const kf_figures *f = &store->plan.figures;
   if (f->step_s <= SPREAD_LIMIT * fill.step_s && f->max_tokens <= fill.max_tokens) return KF_OK;
-  kfi_state_copy(&u->best, &u->now);
+  kfi_assignment_copy(&u->best, &u->now);
   return build(u, search, store);
 }
 
 kf_status kfi_search_run(kfi_search *search, const kfi_world *world, const kf_batch *batch,
                          kfi_plan_store *store, double *lower_bound_s) {
   kf_status status;
-  run u = {.world = world, .batch = batch, .best_s = INFINITY};
+  attempt u = {.world = world, .batch = batch, .best_s = INFINITY};
   kfi_layout lay = {0};
   u.now.world = u.best.world = world;
   u.n_slots = count_slots(world, batch);

@@ -12,14 +12,14 @@
 #define WITHIN 1.009
 
 typedef struct spreader {
-  kfi_state *st;
+  kfi_assignment *st;
   double limit_s;
   int64_t most; /* what every touched bag must stay below */
 } spreader;
 
 /* End a trial: whether it keeps every touched bag under the time limit and below `most`. */
 static bool accept(spreader *u) {
-  kfi_state *st = u->st;
+  kfi_assignment *st = u->st;
   bool good = true;
   for (int32_t i = 0; i < st->n_touched; i++) {
     int32_t b = st->touched[i];
@@ -34,7 +34,7 @@ static bool accept(spreader *u) {
 
 /* Give a whole sequence of r to q, or change it for a shorter one. */
 static bool give_whole(spreader *u, int32_t r, int32_t q) {
-  kfi_state *st = u->st;
+  kfi_assignment *st = u->st;
   for (int32_t a = st->first[r]; a >= 0; a = st->next[a]) {
     if (!kfi_bag_takes(st->world, &st->item[a], q)) continue;
     kfi_trial_off(st, a);
@@ -64,7 +64,7 @@ static bool give_whole(spreader *u, int32_t r, int32_t q) {
 
 /* Shift tokens of a split sequence from r to another of its ranks, as much as evens them out. */
 static bool give_tokens(spreader *u, int32_t r) {
-  kfi_state *st = u->st;
+  kfi_assignment *st = u->st;
   for (int32_t s = st->rank_slot[r]; s >= 0; s = st->slot[s].rank_next) {
     int64_t a = st->slot[s].item;
     int32_t n = kfi_get_set(st, a, st->set);
@@ -95,7 +95,7 @@ static bool give_tokens(spreader *u, int32_t r) {
   return false;
 }
 
-void kfi_spread(kfi_state *st, double fill_s) {
+void kfi_spread(kfi_assignment *st, double fill_s) {
   const kfi_world *w = st->world;
   spreader u = {st, fill_s * WITHIN, 0};
   st->bytes_per_s = 0;

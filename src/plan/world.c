@@ -97,10 +97,10 @@ static kf_status check_options(const kf_planner_options *o) {
 }
 
 #define POD_LEAST 8 /* fewer neighbours leave the search no choice */
-#define POD_MOST 64 /* more cost time: pods are searched and sorted one rank at a time */
+#define POD_MOST 64 /* more cost time: zones are searched and sorted one rank at a time */
 
-/* Cut the ranks into pods; counts them only if first is NULL. */
-static int32_t cut_pods(const kfi_world *w, int32_t *first, int32_t *pod_of) {
+/* Cut the ranks into zones; counts them only if first is NULL. */
+static int32_t cut_zones(const kfi_world *w, int32_t *first, int32_t *zone_of) {
   int32_t node = w->ranks_per_node, n = 0, size = node;
   if (node < POD_LEAST) size = POD_LEAST / node * node;
   if (node > POD_MOST) {
@@ -114,7 +114,7 @@ static int32_t cut_pods(const kfi_world *w, int32_t *first, int32_t *pod_of) {
     if (!first) continue;
     first[n] = r;
     first[n + 1] = end;
-    for (int32_t q = r; q < end; q++) pod_of[q] = n;
+    for (int32_t q = r; q < end; q++) zone_of[q] = n;
   }
   return n;
 }
@@ -133,12 +133,11 @@ void kfi_bag_links(const kfi_world *w, int32_t bag, double *least, double *most)
   }
 }
 
-/* Sort a group's bags by falling size into classes: one counting pass per distinct size. */
-static void sort_classes(kfi_world *w, int32_t *size, int32_t *first, int32_t *bag,
-                         int32_t *place) {
+/* Sort a group's bags by falling size by size: one counting pass per distinct size. */
+static void sort_sizes(kfi_world *w, int32_t *size, int32_t *first, int32_t *bag, int32_t *place) {
   const int32_t *start = w->bag_first;
   int32_t n = 0, limit = INT32_MAX;
-  w->n_classes = 0;
+  w->n_sizes = 0;
   first[0] = 0;
   while (n < w->bags_per_group) {
     int32_t largest = 0;
@@ -151,11 +150,11 @@ static void sort_classes(kfi_world *w, int32_t *size, int32_t *first, int32_t *b
       place[b] = n;
       bag[n++] = b;
     }
-    size[w->n_classes++] = largest;
-    first[w->n_classes] = n;
+    size[w->n_sizes++] = largest;
+    first[w->n_sizes] = n;
     limit = largest;
   }
-  w->class_size = size, w->class_first = first, w->class_bag = bag, w->class_place = place;
+  w->size_ranks = size, w->size_first = first, w->size_bag = bag, w->size_place = place;
 }
 
 /* Speeds, caps and bags are copied: the caller's arrays are only borrowed. */
@@ -164,15 +163,15 @@ static void copy_ranks(kfi_world *w, const kf_planner_options *o, kfi_layout *la
   double *speed = KFI_TAKE(lay, double, n), *slow = KFI_TAKE(lay, double, n);
   int64_t *cap = o->mem_tokens ? KFI_TAKE(lay, int64_t, n) : NULL;
   int32_t *first = KFI_TAKE(lay, int32_t, w->n_bags + 1), *bag_of = KFI_TAKE(lay, int32_t, n);
-  int32_t *node_of = KFI_TAKE(lay, int32_t, n), *pod_of = KFI_TAKE(lay, int32_t, n);
-  int32_t *pod_first = KFI_TAKE(lay, int32_t, w->n_pods + 1);
+  int32_t *node_of = KFI_TAKE(lay, int32_t, n), *zone_of = KFI_TAKE(lay, int32_t, n);
+  int32_t *zone_first = KFI_TAKE(lay, int32_t, w->n_zones + 1);
   double *bag_speed = KFI_TAKE(lay, double, w->n_bags),
          *bag_slow = KFI_TAKE(lay, double, w->n_bags);
   int64_t *bag_cap = o->mem_tokens ? KFI_TAKE(lay, int64_t, w->n_bags) : NULL;
-  int32_t *class_size = KFI_TAKE(lay, int32_t, w->bags_per_group);
-  int32_t *class_first = KFI_TAKE(lay, int32_t, w->bags_per_group + 1);
-  int32_t *class_bag = KFI_TAKE(lay, int32_t, w->bags_per_group);
-  int32_t *class_place = KFI_TAKE(lay, int32_t, w->bags_per_group);
+  int32_t *size_ranks = KFI_TAKE(lay, int32_t, w->bags_per_group);
+  int32_t *size_first = KFI_TAKE(lay, int32_t, w->bags_per_group + 1);
+  int32_t *size_bag = KFI_TAKE(lay, int32_t, w->bags_per_group);
+  int32_t *size_place = KFI_TAKE(lay, int32_t, w->bags_per_group);
   if (!lay->base) return;
 
   w->max_speed = 0, w->min_speed = INFINITY, w->total_speed = 0;
@@ -187,8 +186,8 @@ static void copy_ranks(kfi_world *w, const kf_planner_options *o, kfi_layout *la
     if (cap && (cap[r] = o->mem_tokens[r]) > w->max_cap) w->max_cap = cap[r];
   }
   w->equal_speeds = w->max_speed == w->min_speed;
-  cut_pods(w, pod_first, pod_of);
-  w->pod_first = pod_first, w->pod_of = pod_of;
+  cut_zones(w, zone_first, zone_of);
+  w->zone_first = zone_first, w->zone_of = zone_of;
   for (int32_t b = 0; b <= w->n_bags; b++) first[b] = o->bags ? o->bags->first[b] : b;
   for (int32_t b = 0; b < w->n_bags; b++) {
     bag_speed[b] = 0;
@@ -204,7 +203,7 @@ static void copy_ranks(kfi_world *w, const kf_planner_options *o, kfi_layout *la
   w->speed = speed, w->slow = slow, w->cap = cap;
   w->bag_first = first, w->bag_of = bag_of, w->bag_speed = bag_speed;
   w->bag_slow = bag_slow, w->node_of = node_of, w->bag_cap = bag_cap;
-  sort_classes(w, class_size, class_first, class_bag, class_place);
+  sort_sizes(w, size_ranks, size_first, size_bag, size_place);
 }
 
 kf_status kfi_world_create(const kf_planner_options *o, kfi_world *w, kfi_buffer *buffer) {
@@ -234,7 +233,7 @@ kf_status kfi_world_create(const kf_planner_options *o, kfi_world *w, kfi_buffer
     .n_bags = o->bags ? o->bags->n_bags : k->n_ranks,
     .bags_per_group = o->bags ? o->bags->bags_per_group : k->n_ranks,
   };
-  w->n_pods = cut_pods(w, NULL, NULL);
+  w->n_zones = cut_zones(w, NULL, NULL);
   w->free_links = w->ulysses_intra_s == 0 && w->ulysses_inter_s == 0 && w->route_intra_s == 0 &&
                   w->route_inter_s == 0 && k->latency_s == 0;
   kfi_layout lay = {0};

@@ -21,7 +21,7 @@ typedef struct parity {
   kf_config config;
   train_options options;
   train_job *job;
-  train_way *way[2];
+  train_variant *variant[2];
   float *grads; /* of the way without */
 } parity;
 
@@ -85,8 +85,8 @@ static inline kf_status parity_create(parity *p, uint64_t seed) {
   kf_status status = kf_cost_preset(p->config.model, p->config.cluster, n_ranks, 1, &cost);
   if (!status) status = train_job_create(&p->options, &p->job);
   for (int w = 0; w < 2 && !status; w++) {
-    train_way_options options = {.config = w ? &p->config : NULL, .cost = &cost};
-    status = train_way_create(p->job, &options, &p->way[w]);
+    train_variant_options options = {.config = w ? &p->config : NULL, .cost = &cost};
+    status = train_variant_create(p->job, &options, &p->variant[w]);
   }
   if (status) return status;
   p->grads = malloc((size_t)train_job_params(p->job)->n_floats * sizeof(float));
@@ -99,7 +99,7 @@ static inline void parity_randomise(parity *p, uint64_t seed) {
   for (int w = 0; w < 2; w++) {
     dice d = {seed + 99};
     for (int64_t i = 0; i < params->n_floats; i++)
-      train_way_params(p->way[w])[i] = (float)dice_real(&d, -0.15, 0.15);
+      train_variant_params(p->variant[w])[i] = (float)dice_real(&d, -0.15, 0.15);
   }
 }
 
@@ -108,7 +108,7 @@ static inline bool parity_step(parity *p, uint64_t seed, int64_t step) {
   size_t n_bytes = (size_t)params->n_floats * sizeof(float);
   train_result result[2];
   for (int w = 0; w < 2; w++) {
-    if (train_run_step(p->job, p->way[w], step, &result[w])) return parity_fail(p, seed);
+    if (train_run_step(p->job, p->variant[w], step, &result[w])) return parity_fail(p, seed);
     if (!w) memcpy(p->grads, train_job_grads(p->job), n_bytes);
   }
   const kf_batch *batch;
@@ -128,7 +128,7 @@ static inline bool parity_step(parity *p, uint64_t seed, int64_t step) {
     }
     if (worst > 1e-4 * most) return parity_differ(p, seed, t->name, worst / most);
   }
-  memcpy(train_way_params(p->way[1]), train_way_params(p->way[0]), n_bytes);
+  memcpy(train_variant_params(p->variant[1]), train_variant_params(p->variant[0]), n_bytes);
   return true;
 }
 
@@ -143,9 +143,9 @@ static inline bool parity_check(kf_comm *comm, uint64_t seed, int rounds) {
     if (good) parity_randomise(&p, of_round);
     for (int64_t step = 0; step < 3 && good; step++) good = parity_step(&p, of_round, step);
     for (int w = 0; w < 2 && good; w++)
-      if (train_check_ranks(p.job, p.way[w])) good = parity_fail(&p, of_round);
+      if (train_check_ranks(p.job, p.variant[w])) good = parity_fail(&p, of_round);
     free(p.grads);
-    for (int w = 0; w < 2; w++) train_way_free(p.way[w]);
+    for (int w = 0; w < 2; w++) train_variant_free(p.variant[w]);
     train_job_free(p.job);
   }
   return good;

@@ -61,7 +61,7 @@ typedef struct refusal_kind {
   struct {
     refusal_call *call;
     const char *name;
-  } way[2];             /* from side 0 to side 1, and back */
+  } variant[2];         /* from side 0 to side 1, and back */
   int64_t row_bytes[2]; /* of the sides */
   int64_t (*n_rows[2])(const kf_plan *, int32_t rank);
 } refusal_kind;
@@ -69,7 +69,7 @@ typedef struct refusal_kind {
 typedef struct refusal_trial {
   const refusal_kind *kind;
   const refusal *what;
-  int way;
+  int variant;
   const kf_plan *plan, *other_world;
 } refusal_trial;
 
@@ -116,24 +116,24 @@ static inline void refusal_run(kf_comm *comm, void *arg) {
     for (int i = 0; i < 2; i++)
       tensor[s][i] = (kf_tensor){memory + (2 * s + i) * REFUSAL_ROOM, t->kind->n_rows[s](plan, me),
                                  t->kind->row_bytes[s], 0};
-  memset(tensor[t->way][0].data, 6, REFUSAL_ROOM);
+  memset(tensor[t->variant][0].data, 6, REFUSAL_ROOM);
   if (me == 1) n = refusal_spoil(t, &plan, &copy, tensor, list);
-  kf_status status = t->kind->way[t->way].call(comm, plan, n, list[0], list[1]);
+  kf_status status = t->kind->variant[t->variant].call(comm, plan, n, list[0], list[1]);
   snprintf(sentence, sizeof sentence, "%s%s: %s",
-           me == 1 ? "" : "rank 1 failed: ", t->kind->way[t->way].name, t->what->sentence);
+           me == 1 ? "" : "rank 1 failed: ", t->kind->variant[t->variant].name, t->what->sentence);
   EXPECT(status, me == 1 ? KF_EINVAL : KF_ECOMM, sentence);
   EXPECT(kf_comm_barrier(comm), me == 1 ? KF_EINVAL : KF_ECOMM, sentence);
   for (int i = 0; i < 4 * REFUSAL_ROOM; i++)
-    assert(memory[i] == (i / REFUSAL_ROOM == 2 * t->way ? 6 : 5));
+    assert(memory[i] == (i / REFUSAL_ROOM == 2 * t->variant ? 6 : 5));
   free(memory);
 }
 
 /* Two ranks; both have sequences, and the long one is split. */
-static inline void refuse(const refusal_kind *kind, const refusal *what, int way) {
+static inline void refuse(const refusal_kind *kind, const refusal *what, int variant) {
   const int64_t rank_off[] = {0, 2, 3, 3}, len[] = {100, 3, 8};
   refusal_plan p = refusal_plan_of(2, rank_off, len), other = refusal_plan_of(3, rank_off, len);
   assert(p.plan->home_rows[1] == 8 && p.plan->hold_rows[1] > 8);
-  ranks_run(2, 60, refusal_run, &(refusal_trial){kind, what, way, p.plan, other.plan});
+  ranks_run(2, 60, refusal_run, &(refusal_trial){kind, what, variant, p.plan, other.plan});
   kf_planner_free(p.planner);
   kf_planner_free(other.planner);
 }

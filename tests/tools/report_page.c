@@ -17,7 +17,7 @@
 
 static const struct sample {
   const char *name, *mix;
-  int32_t n_ranks, n_runs;
+  int32_t n_ranks, n_variants;
   int64_t n_steps;
   double seconds, losses; /* factors; 0: 1 */
   int64_t first_step;
@@ -36,7 +36,7 @@ static const struct sample {
 };
 
 typedef struct training {
-  kf_run run[2];
+  kf_report_variant variant[2];
   int64_t *step;                                    /* (n_steps) */
   double *step_s, *loss, *predicted_s, *measured_s; /* (2, n_steps); (2, n_steps, n_ranks) */
   kf_counters *counters;                            /* (2, n_steps, n_ranks) */
@@ -105,27 +105,27 @@ static void write_page(const struct sample *s, const kf_planner_options *options
   const kf_plan *plan;
   char *page;
   for (int k = 0; k < 2; k++)
-    t->run[k] = (kf_run){.name = !k            ? "without"
-                                 : s->run_name ? s->run_name
-                                               : "with knapformer",
-                         .n_steps = s->n_steps,
-                         .step = t->step,
-                         .step_s = t->step_s + k * s->n_steps,
-                         .loss = t->loss + k * s->n_steps,
-                         .counters = t->counters + k * s->n_steps * s->n_ranks};
+    t->variant[k] = (kf_report_variant){.name = !k            ? "without"
+                                                : s->run_name ? s->run_name
+                                                              : "with knapformer",
+                                        .n_steps = s->n_steps,
+                                        .step = t->step,
+                                        .step_s = t->step_s + k * s->n_steps,
+                                        .loss = t->loss + k * s->n_steps,
+                                        .counters = t->counters + k * s->n_steps * s->n_ranks};
   if (kf_mix_create(s->mix, s->n_ranks, 0, &batch) || kf_planner_create(options, &planner) ||
       kf_planner_plan(planner, batch, &plan))
     stop(kf_last_error());
   int64_t n_points = s->n_steps * s->n_ranks;
   kf_report report = {.title = "A DiT on ranks: without and with the balancer",
                       .n_ranks = s->n_ranks,
-                      .n_runs = s->n_runs,
-                      .run = t->run,
+                      .n_variants = s->n_variants,
+                      .variant = t->variant,
                       .n_facts = s->n_steps ? 4 : 0,
                       .fact = fact,
                       .n_points = n_points,
-                      .predicted_s = t->predicted_s + (s->n_runs - 1) * n_points,
-                      .measured_s = t->measured_s + (s->n_runs - 1) * n_points,
+                      .predicted_s = t->predicted_s + (s->n_variants - 1) * n_points,
+                      .measured_s = t->measured_s + (s->n_variants - 1) * n_points,
                       .plan = s->n_steps ? plan : NULL,
                       .batch = batch};
   if (kf_report_html(&report, &page)) stop(kf_last_error());

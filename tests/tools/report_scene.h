@@ -19,7 +19,7 @@ enum { LEFT = 62, RIGHT = 790, SHOWN = 6, COLUMNS = RIGHT - LEFT, BANDS = 400 };
 /* A report and its arrays: at most two runs of so many steps and ranks. */
 typedef struct scene {
   kf_report report;
-  kf_run run[2];
+  kf_report_variant variant[2];
   int64_t *step;                    /* (n_steps) */
   double *step_s[2], *loss[2];      /* (n_steps) */
   kf_counters *counters[2];         /* (n_steps, n_ranks) */
@@ -77,15 +77,15 @@ static void make(int32_t n_ranks, int64_t n_steps) {
         all.measured_s[i * n_ranks + r] = all.predicted_s[i * n_ranks + r] * 1.02;
       }
     }
-    all.run[k] = (kf_run){k ? "balanced" : "plain", n_steps, all.step, all.step_s[k], all.loss[k],
-                          all.counters[k]};
+    all.variant[k] = (kf_report_variant){
+      k ? "balanced" : "plain", n_steps, all.step, all.step_s[k], all.loss[k], all.counters[k]};
   }
   all.fact[0] = (kf_report_fact){"model", "DiT-S"};
   all.fact[1] = (kf_report_fact){"seed", "7"};
   all.report = (kf_report){.title = "A test",
                            .n_ranks = n_ranks,
-                           .n_runs = 2,
-                           .run = all.run,
+                           .n_variants = 2,
+                           .variant = all.variant,
                            .n_facts = 2,
                            .fact = all.fact,
                            .n_points = n_steps * n_ranks,

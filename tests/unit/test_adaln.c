@@ -247,7 +247,7 @@ static void test_threads_that_do_not_start(void **state) {
   (void)state;
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-  return; /* their shadow needs the address space; the gcc lane tests this */
+  return; /* their shadow needs the address space; the gcc build tests this */
 #endif
 #endif
   struct rlimit before, tight;

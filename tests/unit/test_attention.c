@@ -270,7 +270,7 @@ static void test_threads_that_do_not_start(void **state) {
   (void)state;
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
-  return; /* its shadow needs the address space; the gcc lane tests this */
+  return; /* its shadow needs the address space; the gcc build tests this */
 #endif
 #endif
   struct rlimit before, tight;

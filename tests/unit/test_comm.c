@@ -70,7 +70,7 @@ extern int MPI_Initialized(int *flag) __attribute__((weak));
 static void test_without_mpi(void **state) {
   (void)state;
   kf_comm *comm = NULL;
-  if (MPI_Initialized) return; /* the tsan lane has none */
+  if (MPI_Initialized) return; /* the tsan build has none */
   EXPECT(kf_comm_mpi_create(NULL, &comm), KF_ENOTBUILT, "built without MPI");
   assert_null(comm);
 }

@@ -71,7 +71,7 @@ static void test_quantile_bad_order(void **state) {
 
 /* Memory for up to 400 rows of 8 groups. */
 typedef struct room {
-  kfi_rows rows;
+  kfi_curve_rows rows;
   kfi_curve_work work;
   kfi_curve curve;
   kfi_buffer buffer;
@@ -86,7 +86,7 @@ static room *make_room(void) {
   layout.base = kfi_buffer_reserve(&r->buffer, layout.n_bytes);
   layout.n_bytes = 0;
   kfi_curve_lay(&layout, 400, 8, &r->work, &r->curve);
-  r->rows = (kfi_rows){.x = r->x, .y = r->y, .off = r->off};
+  r->rows = (kfi_curve_rows){.x = r->x, .y = r->y, .off = r->off};
   return r;
 }
 

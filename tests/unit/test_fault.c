@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
 ** A step in which, on one rank, the k-th call of the backend or the k-th allocation fails, for
-** every k: all ranks return an error, none waits for ever, nothing leaks (the clang lane looks).
+** every k: all ranks return an error, none waits for ever, nothing leaks (the clang build looks).
 */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -239,7 +239,7 @@ static void test_derivatives(void **state) {
     assert_memory_equal(&law, &g->h.law, sizeof law);
     for (int32_t r = 0; r < 3; r++) {
       const double *x = g->h.row_x + (r * KFI_RECENT + 1) * KFI_PARAMS;
-      for (int k = -1; k < g->h.joint.n; k++) {
+      for (int k = -1; k < g->h.regression.n; k++) {
         double step = k == KFI_CONSTANT ? 0.1 : k == KFI_OVERHEAD ? 1 : 1e-4;
         double slope = (moved(g, k, r, step) - moved(g, k, r, -step)) / (2 * step);
         double got = k < 0 ? g->h.row_a[r * KFI_RECENT + 1] : x[k];
@@ -492,7 +492,7 @@ static void test_forgets(void **state) {
   rig *g = rig_create(4, NULL, 1, NULL);
   g->truth.noise = 0.03;
   learn(g, &d, 300, false);
-  double info = g->h.joint.info[0];
+  double info = g->h.regression.info[0];
   assert_true(info < 4 * 64 * 1.1);   /* rows of four ranks, each fading over 64 steps */
   g->truth.truth.quadratic_s *= 1.15; /* too little to be called a jump */
   learn(g, &d, 300, false);

@@ -66,12 +66,12 @@ static void assert_grads_near(const net_problem *p, const float *want, double mo
 /* --------------------------------------------------------------- finite differences */
 
 /* The loss with `step` times `way` added to a tensor. */
-static double loss_at(train_net *net, const net_problem *p, const train_tensor *t, const float *way,
-                      double step) {
+static double loss_at(train_net *net, const net_problem *p, const train_tensor *t,
+                      const float *variant, double step) {
   double sum = 0;
   float *moved = copy_of(p->p, p->params.n_floats);
   for (int64_t i = 0; i < train_tensor_size(t); i++)
-    moved[t->offset + i] = (float)(moved[t->offset + i] + step * way[i]);
+    moved[t->offset + i] = (float)(moved[t->offset + i] + step * variant[i]);
   if (train_net_forward(net, moved, &p->pack, p->prediction)) fail_msg("%s", kf_last_error());
   for (int64_t i = 0; i < p->pack.n_rows * TRAIN_VALUES; i++)
     sum += (double)p->d[i] * p->prediction[i];
@@ -80,10 +80,10 @@ static double loss_at(train_net *net, const net_problem *p, const train_tensor *
 }
 
 /* Along a way: of order 4, so that steps can be long and the model's rounding hardly counts. */
-static double slope(train_net *net, const net_problem *p, const train_tensor *t, const float *way,
-                    double step) {
-  double near = loss_at(net, p, t, way, step) - loss_at(net, p, t, way, -step);
-  double far = loss_at(net, p, t, way, 2 * step) - loss_at(net, p, t, way, -2 * step);
+static double slope(train_net *net, const net_problem *p, const train_tensor *t,
+                    const float *variant, double step) {
+  double near = loss_at(net, p, t, variant, step) - loss_at(net, p, t, variant, -step);
+  double far = loss_at(net, p, t, variant, 2 * step) - loss_at(net, p, t, variant, -2 * step);
   return (8 * near - far) / (12 * step);
 }
 
@@ -100,21 +100,21 @@ static void check_ways(train_net *net, const net_problem *p, int id) {
   const train_tensor *t = &p->params.tensor[id];
   int64_t n = train_tensor_size(t);
   const float *g = p->grads + t->offset;
-  float *way = net_reserve(n, sizeof *way);
+  float *variant = net_reserve(n, sizeof *variant);
   dice d = {(uint64_t)id};
   for (int round = 0; round < 3; round++) {
     double want = 0;
     for (int64_t i = 0; i < n; i++) {
-      way[i] = dice_one_in(&d, 2) ? 1 : -1;
-      want += (double)way[i] * g[i];
+      variant[i] = dice_one_in(&d, 2) ? 1 : -1;
+      want += (double)variant[i] * g[i];
     }
-    double got = slope(net, p, t, way, step_all * net_deviation(&p->params, id));
+    double got = slope(net, p, t, variant, step_all * net_deviation(&p->params, id));
     if (!(fabs(got - want) <= most_error * size_of(g, n)))
       fail_msg("d=%d,layers=%d,heads=%d: slope along %s is %.6g, the gradient says %.6g, +-%.2g",
                p->params.model.dim, p->params.model.layers, p->params.model.heads, t->name, got,
                want, most_error * size_of(g, n));
   }
-  free(way);
+  free(variant);
 }
 
 /* Single values: of each third of a tensor, which is a layer where there are three, that with the
@@ -129,15 +129,15 @@ static void check_values(train_net *net, const net_problem *p, int id) {
     int64_t at = third * n / 3;
     for (int64_t i = at; i < (third + 1) * n / 3; i++)
       if (fabsf(g[i]) > fabsf(g[at])) at = i;
-    float *way = net_reserve(n, sizeof *way);
-    memset(way, 0, (size_t)n * sizeof *way);
-    way[at] = 1;
-    double got = slope(net, p, t, way, step_one * net_deviation(&p->params, id));
+    float *variant = net_reserve(n, sizeof *variant);
+    memset(variant, 0, (size_t)n * sizeof *variant);
+    variant[at] = 1;
+    double got = slope(net, p, t, variant, step_one * net_deviation(&p->params, id));
     if (!(fabs(got - g[at]) <= most_error * most))
       fail_msg("d=%d,layers=%d,heads=%d: slope of %s[%lld] is %.6g, its gradient %.6g",
                p->params.model.dim, p->params.model.layers, p->params.model.heads, t->name,
                (long long)at, got, (double)g[at]);
-    free(way);
+    free(variant);
   }
 }
 

@@ -46,7 +46,7 @@ static void open_problem(problem *p, const kfi_limits *limits, const int64_t *le
                              .order = calloc(room, sizeof(int32_t)),
                              .begin = calloc(room, sizeof(int32_t)),
                              .rest = calloc(room, sizeof(int32_t)),
-                             .hand_of = calloc(room, sizeof(int32_t)),
+                             .batch_of = calloc(room, sizeof(int32_t)),
                              .key = n % 2 ? key : NULL};
   p->key = key;
 }
@@ -54,7 +54,7 @@ static void open_problem(problem *p, const kfi_limits *limits, const int64_t *le
 static void close_problem(problem *p) {
   free(p->bucket), free(p->bucket_of), free(p->number);
   free(p->packing.order), free(p->packing.begin);
-  free(p->packing.rest), free(p->packing.hand_of), free(p->key);
+  free(p->packing.rest), free(p->packing.batch_of), free(p->key);
 }
 
 static double tokens_of(const problem *p, int64_t k) {
@@ -290,7 +290,7 @@ static void long_ones_stand_alone(void **state) {
 
 static void deals_evenly(void **state) {
   (void)state;
-  const int64_t len[] = {40, 10, 30, 20, 20, 30, 10, 40}; /* 200 in all: 4 hands of 50 */
+  const int64_t len[] = {40, 10, 30, 20, 20, 30, 10, 40}; /* 200 in all: 4 batches of 50 */
   kfi_limits l = limits_of(1, 0, 0, 1000, 60);
   const int32_t rest[] = {0, 1, 2, 3, 4, 5, 6, 7};
   problem p;

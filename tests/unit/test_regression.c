@@ -137,7 +137,7 @@ static void twin_shift(twin *t, const double *delta, const double *u) {
 /* -------------------------------------------------------------------- problems */
 
 typedef struct problem {
-  kfi_joint joint;
+  kfi_regression regression;
   kfi_buffer memory;
   twin twin;
   kfi_belief belief;
@@ -148,14 +148,14 @@ static problem *problem_create(dice *d, int n, int32_t n_ranks) {
   problem *p = calloc(1, sizeof *p);
   kfi_layout lay = {0};
   assert_non_null(p);
-  p->joint.n = p->twin.n = n;
-  p->joint.n_ranks = p->twin.n_ranks = n_ranks;
-  kfi_joint_lay(&p->joint, &lay);
+  p->regression.n = p->twin.n = n;
+  p->regression.n_ranks = p->twin.n_ranks = n_ranks;
+  kfi_regression_lay(&p->regression, &lay);
   lay.base = kfi_buffer_reserve(&p->memory, lay.n_bytes);
   assert_non_null(lay.base);
   memset(lay.base, 0, p->memory.n_bytes);
   lay.n_bytes = 0;
-  kfi_joint_lay(&p->joint, &lay);
+  kfi_regression_lay(&p->regression, &lay);
   for (int i = 0; i < n; i++) {
     p->belief.mean[i] = dice_real(d, -1, 1);
     p->belief.precision[i] = dice_one_in(d, 3) ? 1e-3 : dice_real(d, 0.01, 5);
@@ -185,7 +185,7 @@ static void add_rows(dice *d, problem *p, int n_rows, int32_t ranks) {
     r->a = dice_real(d, 0.2, 1);
     r->z = dice_real(d, -2, 2);
     for (int i = 0; i < p->twin.n; i++) r->x[i] = dice_one_in(d, 4) ? 0 : dice_real(d, -0.5, 1);
-    kfi_joint_add(&p->joint, r->rank, r->weight, r->x, r->a, r->z);
+    kfi_regression_add(&p->regression, r->rank, r->weight, r->x, r->a, r->z);
   }
 }
 
@@ -199,7 +199,7 @@ static void compare(problem *p, double *delta, double *u) {
   double own_delta[P], own_u[RANKS], variance[P], x[UNKNOWNS], twin_variance[P];
   if (!delta) delta = own_delta;
   if (!u) u = own_u;
-  kfi_joint_solve(&p->joint, &p->belief, delta, variance, u);
+  kfi_regression_solve(&p->regression, &p->belief, delta, variance, u);
   twin_solve(&p->twin, &p->belief, x, twin_variance);
   for (int i = 0; i < p->twin.n; i++) {
     near("parameter", i, delta[i], x[i]);
@@ -301,9 +301,9 @@ static void test_no_information(void **state) {
   }
   for (int k = 0; k < 50; k++) {
     double x[P] = {0.5, 0.5};
-    kfi_joint_add(&p->joint, k % 2, 1, x, 1, 1);
+    kfi_regression_add(&p->regression, k % 2, 1, x, 1, 1);
   }
-  kfi_joint_solve(&p->joint, &p->belief, delta, variance, u);
+  kfi_regression_solve(&p->regression, &p->belief, delta, variance, u);
   for (int i = 0; i < 2; i++) assert_true(isfinite(delta[i]) && variance[i] >= 0);
   near("sum", 0, 0.5 * (delta[0] + delta[1]) + u[0], 1);
   problem_free(p);
@@ -317,7 +317,7 @@ static void test_forget(void **state) {
     for (int turn = 0; turn < 6; turn++) {
       double keep = dice_one_in(&d, 6) ? 0 : dice_real(&d, 0.2, 1);
       add_rows(&d, p, 20, 4);
-      kfi_joint_forget(&p->joint, keep);
+      kfi_regression_forget(&p->regression, keep);
       for (int k = 0; k < p->twin.n_rows; k++) p->twin.rows[k].weight *= keep;
       compare(p, NULL, NULL);
     }
@@ -334,7 +334,7 @@ static void test_forget_rank(void **state) {
     int32_t rank = (int32_t)dice_int(&d, 4);
     problem *p = problem_create(&d, 3, 4);
     add_rows(&d, p, 60, 4);
-    kfi_joint_forget_rank(&p->joint, rank, keep);
+    kfi_regression_forget_rank(&p->regression, rank, keep);
     for (int k = 0; k < p->twin.n_rows; k++)
       if (p->twin.rows[k].rank == rank) p->twin.rows[k].rank_weight = keep;
     compare(p, NULL, u);
@@ -353,7 +353,7 @@ static void test_shift(void **state) {
     bool whole = seed % 2;
     problem *p = problem_create(&d, 6, 4);
     add_rows(&d, p, 100, 4);
-    if (seed % 3 == 0) kfi_joint_forget(&p->joint, 0.5);
+    if (seed % 3 == 0) kfi_regression_forget(&p->regression, 0.5);
     for (int k = 0; seed % 3 == 0 && k < p->twin.n_rows; k++) p->twin.rows[k].weight *= 0.5;
     compare(p, before, before_u);
     for (int i = 0; i < 6; i++) {
@@ -364,7 +364,7 @@ static void test_shift(void **state) {
       by_u[r] = whole ? before_u[r] : dice_real(&d, -1, 1);
       p->rank_mean[r] -= by_u[r];
     }
-    kfi_joint_shift(&p->joint, by, by_u);
+    kfi_regression_shift(&p->regression, by, by_u);
     twin_shift(&p->twin, by, by_u);
     compare(p, after, after_u);
     for (int i = 0; i < 6; i++) near("rest", i, after[i], before[i] - by[i]);
@@ -378,11 +378,11 @@ static void test_more_parameters(void **state) {
   (void)state;
   dice d = {9};
   problem *p = problem_create(&d, 8, 3);
-  p->joint.n = p->twin.n = 5;
+  p->regression.n = p->twin.n = 5;
   add_rows(&d, p, 40, 3);
-  kfi_joint_forget(&p->joint, 0.9);
+  kfi_regression_forget(&p->regression, 0.9);
   for (int k = 0; k < p->twin.n_rows; k++) p->twin.rows[k].weight *= 0.9;
-  p->joint.n = p->twin.n = 8;
+  p->regression.n = p->twin.n = 8;
   add_rows(&d, p, 40, 3);
   compare(p, NULL, NULL);
   problem_free(p);
@@ -403,7 +403,7 @@ static void test_squares(void **state) {
       for (int i = 0; i < 6; i++) e -= p->twin.rows[k].x[i] * delta[i];
       want += p->twin.rows[k].weight * (e * e - p->twin.rows[k].z * p->twin.rows[k].z);
     }
-    near("squares", (int)seed, kfi_joint_squares(&p->joint, delta, u), want);
+    near("squares", (int)seed, kfi_regression_squares(&p->regression, delta, u), want);
     problem_free(p);
   }
 }

@@ -39,7 +39,7 @@ static void test_headline(void **state) {
   expect(page, "default-src 'none'");
   free(page);
 
-  all.report.n_runs = 1;
+  all.report.n_variants = 1;
   all.report.title = NULL;
   page = draw();
   expect(page, "<title>Training run</title>");
@@ -56,12 +56,12 @@ static void test_median(void **state) {
   (void)state;
   static const double step_s[] = {4, 2, 16, 6, 100};
   make(1, 5);
-  all.report.n_runs = 1;
+  all.report.n_variants = 1;
   memcpy(all.step_s[0], step_s, sizeof step_s);
   char *page = draw();
   expect(page, "The median step takes <b>6.000 s</b>");
   free(page);
-  all.run[0].n_steps = 4;
+  all.variant[0].n_steps = 4;
   page = draw();
   expect(page, "The median step takes <b>5.000 s</b>");
   free(page);
@@ -81,13 +81,13 @@ static void test_nothing(void **state) {
   free(page);
 
   make(1, 1);
-  all.report.n_runs = 1;
+  all.report.n_variants = 1;
   all.report.n_facts = 0;
-  all.run[0].loss = NULL;
+  all.variant[0].loss = NULL;
   all.step[0] = 7;
   add_plan("g1b3i256f1s0");
   page = draw();
-  expect(page, "<p>Step 7. A lane is a rank.");
+  expect(page, "<p>Step 7. A row is a rank.");
   expect(page, "The dot tells");
   assert_int_equal(count(page, ">7</text>"), 1); /* of the imbalance's axis, in its middle */
   assert_int_equal(strncmp(path_of(page, "imbalance-chart", "curve run-1"), "M426 220h0", 10), 0);
@@ -99,7 +99,7 @@ static void test_nothing(void **state) {
   free(page);
 
   make(3, 5); /* one run has no steps, the other no number that is a time */
-  all.run[1].n_steps = 0;
+  all.variant[1].n_steps = 0;
   for (int i = 0; i < 15; i++) all.counters[0][i] = (kf_counters){0};
   for (int i = 0; i < 5; i++) all.step_s[0][i] = 0;
   page = draw();
@@ -112,7 +112,7 @@ static void test_nothing(void **state) {
 static void test_escape(void **state) {
   (void)state;
   make(2, 3);
-  all.report.title = all.run[0].name = all.fact[0].name = all.fact[1].value =
+  all.report.title = all.variant[0].name = all.fact[0].name = all.fact[1].value =
     "<script>&\"'\x01\xff";
   char *page = draw();
   /* title twice, facts two, name: caption, legends, a sentence */
@@ -140,7 +140,7 @@ static void test_many(void **state) {
     }
   add_plan("joint");
   char *page = draw();
-  expect(page, "A lane stands for 5 neighbouring ranks");
+  expect(page, "A row stands for 5 neighbouring ranks");
   expect(page, "A row stands for 5 neighbouring ranks");
   expect(page, "A band is all that goes from one row to another.");
   expect(page, "The 400 broadest of ");
@@ -155,7 +155,7 @@ static void test_many(void **state) {
     all.counters[1][i * 4096 + 100].compute_s = 1000;
   }
   page = draw();
-  expect(page, "A lane stands for 64 neighbouring ranks");
+  expect(page, "A row stands for 64 neighbouring ranks");
   for (int i = 0; i < 64; i++) {
     block b;
     assert_true(block_of(path_of(page, "timeline-1", "block compute"), i, &b));
@@ -186,7 +186,7 @@ static void test_extremes(void **state) {
         all.measured_s[i] = seconds[b % 6];
       }
       free(draw());
-      all.run[0].n_steps = all.run[1].n_steps = 1;
+      all.variant[0].n_steps = all.variant[1].n_steps = 1;
       all.step[0] = (int64_t)1 << 52;
       all.report.n_points = 1;
       free(draw());
@@ -210,19 +210,19 @@ static void test_bad(void **state) {
   assert_string_equal(kf_last_error(), "kf_report_html: report or out is NULL");
   all.report.n_ranks = 0;
   check_bad(KF_EINVAL, "kf_report_html: 0 ranks, expected 1 to 1048576");
-  all.report.n_runs = 3;
+  all.report.n_variants = 3;
   check_bad(KF_EINVAL, "3 runs, expected 1 or 2");
-  all.report.n_runs = 0;
+  all.report.n_variants = 0;
   check_bad(KF_EINVAL, "0 runs, expected 1 or 2");
-  all.report.run = NULL;
+  all.report.variant = NULL;
   check_bad(KF_EINVAL, "2 runs at NULL");
-  all.run[1].name = NULL;
+  all.variant[1].name = NULL;
   check_bad(KF_EINVAL, "run 1: name is NULL");
-  all.run[1].n_steps = -1;
+  all.variant[1].n_steps = -1;
   check_bad(KF_EINVAL, "run 1: -1 steps, expected 0 to 1073741824");
-  all.run[0].step_s = NULL;
+  all.variant[0].step_s = NULL;
   check_bad(KF_EINVAL, "run 0: 5 steps, but step_s is NULL");
-  all.run[1].counters = NULL;
+  all.variant[1].counters = NULL;
   check_bad(KF_EINVAL, "run 1: 5 steps, but counters is NULL");
   all.step[2] = 1;
   check_bad(KF_EINVAL, "run 0, step number 1 after 1, expected rising numbers from 0 to");

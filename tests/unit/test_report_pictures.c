@@ -49,7 +49,7 @@ static void test_overlong(void **state) {
   all.counters[0][0].compute_s = 7;
   all.counters[0][1].compute_s = 1;
   all.counters[0][1].wait_s = 7;
-  all.report.n_runs = 1;
+  all.report.n_variants = 1;
   char *page = draw();
   block b;
   assert_true(block_of(path_of(page, "timeline-0", "block compute"), 0, &b));
@@ -74,7 +74,7 @@ static void test_window(void **state) {
 
   int64_t other[40]; /* steps 220 .. 337: few in common, and then none */
   for (int i = 0; i < 40; i++) other[i] = 211 + i;
-  all.run[1].step = other;
+  all.variant[1].step = other;
   all.step_s[1][3] = 1.5;
   page = draw();
   expect(page, "<p>Steps 211 to 217 of both runs");
@@ -160,7 +160,7 @@ static void test_loss(void **state) {
   }
   free(page);
 
-  all.run[0].loss = NULL; /* one has losses, the other has none */
+  all.variant[0].loss = NULL; /* one has losses, the other has none */
   page = draw();
   assert_null(strstr(page, "losses differ"));
   path_of(page, "loss-chart", "curve run-1");

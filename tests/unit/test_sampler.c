@@ -162,7 +162,7 @@ static void deals_to_many_ranks(void **state) {
     kf_sampler *s = NULL;
     o.bucket.n_ranks = kind == 0 ? MANY + 1 : 50000;
     for (int i = 0; i < MANY; i++) many[i] = kind == 2 ? 280 + i * 37 % 200 : 600;
-    many[0] = 1; /* a hand that has no room for it is full; no other is */
+    many[0] = 1; /* a batch that has no room for it is full; no other is */
     if (kf_sampler_create(&o, many, MANY, &s)) fail_msg("%s", kf_last_error());
     assert_int_equal(kf_sampler_figures(s, &e), KF_OK);
     if (kind < 2) assert_int_equal(e.n_steps, 2 * kind); /* one sample a batch */

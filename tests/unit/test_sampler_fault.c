@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
 ** The k-th allocation fails, for every k, in every call of the sampler: KF_ENOMEM, the sampler is as it
-** was before the call, nothing leaks (the clang lane looks). And bytes with a right checksum that no
+** was before the call, nothing leaks (the clang build looks). And bytes with a right checksum that no
 ** sampler has saved.
 */
 #include <setjmp.h>

@@ -32,7 +32,7 @@ static const char three[] = "g3b2i256f1s0";
 
 typedef struct rank_end {
   train_job *job;
-  train_way *way;
+  train_variant *variant;
 } rank_end;
 
 static train_options options_of(kf_comm *comm, const char *mix) {
@@ -46,23 +46,23 @@ static kf_status open_end(const train_options *o, bool balanced, rank_end *out) 
   kf_cost cost;
   rank_end e = {0};
   kf_status status = kf_cost_preset(config.model, "free", kf_comm_size(o->comm), 1, &cost);
-  train_way_options way = {.config = balanced ? &config : NULL, .cost = &cost};
+  train_variant_options variant = {.config = balanced ? &config : NULL, .cost = &cost};
   if (!status) status = train_job_create(o, &e.job);
-  if (!status) status = train_way_create(e.job, &way, &e.way);
+  if (!status) status = train_variant_create(e.job, &variant, &e.variant);
   if (status) train_job_free(e.job);
   if (!status) *out = e;
   return status;
 }
 
 static void close_end(rank_end *e) {
-  train_way_free(e->way);
+  train_variant_free(e->variant);
   train_job_free(e->job);
 }
 
 /* Values for all tensors: as a model begins, it predicts 0 whatever it sees. */
 static void randomise(rank_end *e) {
   const train_params *params = train_job_params(e->job);
-  float *p = train_way_params(e->way);
+  float *p = train_variant_params(e->variant);
   dice d = {17};
   for (int64_t i = 0; i < params->n_floats; i++) p[i] = (float)dice_real(&d, -0.2, 0.2);
 }
@@ -84,12 +84,12 @@ static void run_course(kf_comm *comm, void *arg) {
   o.comm = comm;
   EXPECT_OK(open_end(&o, c->balanced, &e));
   for (int64_t s = 0; s < c->n_steps; s++) {
-    EXPECT_OK(train_run_step(e.job, e.way, s, &result));
+    EXPECT_OK(train_run_step(e.job, e.variant, s, &result));
     if (kf_comm_rank(comm) > 0) continue;
     c->loss[s] = result.loss;
     c->norm[s] = result.grad_norm;
   }
-  EXPECT_OK(train_check_ranks(e.job, e.way));
+  EXPECT_OK(train_check_ranks(e.job, e.variant));
   close_end(&e);
 }
 
@@ -211,8 +211,8 @@ static void run_by_hand(kf_comm *comm, void *arg) {
   EXPECT_OK(open_end(&o, h->balanced, &e));
   randomise(&e);
   int64_t n_floats = train_job_params(e.job)->n_floats;
-  h->share[me] = share_of(&o, train_way_params(e.way), n_floats, step);
-  EXPECT_OK(train_run_step(e.job, e.way, step, &result));
+  h->share[me] = share_of(&o, train_variant_params(e.variant), n_floats, step);
+  EXPECT_OK(train_run_step(e.job, e.variant, step, &result));
   check_result(comm, &e, &result, step);
   if (me == 0) {
     h->n_floats = n_floats;
@@ -312,7 +312,7 @@ static double norm_of(const float *x, int64_t n) {
 /* What a step does with its gradients. */
 static double update(rank_end *e, double scale) {
   train_job *job = e->job;
-  return train_update(&job->params, job->pw, &job->o, scale, job->grads, &e->way->state);
+  return train_update(&job->params, job->pw, &job->o, scale, job->grads, &e->variant->state);
 }
 
 /* Whatever the gradient's size, the first moment gets a tenth of one of size 1, and no value moves
@@ -325,14 +325,14 @@ static void test_clipping(void **state) {
     rank_end e = lone_end(&comm);
     int64_t n = train_job_params(e.job)->n_floats;
     float *before = floats(n);
-    memcpy(before, e.way->state.p, (size_t)n * sizeof *before);
+    memcpy(before, e.variant->state.p, (size_t)n * sizeof *before);
     fill_grads(&e, sizes[k]);
     double want = norm_of(e.job->grads, n) / 128, got = update(&e, 1. / 128);
     assert_true(fabs(got / want - 1) < 1e-6);
     assert_true((want < 1) == (k == 0)); /* one of them is not clipped */
-    assert_true(fabs(norm_of(e.way->state.m, n) / (0.1 * fmin(want, 1)) - 1) < 1e-4);
+    assert_true(fabs(norm_of(e.variant->state.m, n) / (0.1 * fmin(want, 1)) - 1) < 1e-4);
     for (int64_t i = 0; i < n; i++)
-      assert_true(fabsf(e.way->state.p[i] - before[i]) <= 1.01e-4f * (1 + fabsf(before[i])));
+      assert_true(fabsf(e.variant->state.p[i] - before[i]) <= 1.01e-4f * (1 + fabsf(before[i])));
     free(before);
     close_end(&e);
     kf_comm_free(comm);
@@ -346,7 +346,7 @@ static void test_warmup(void **state) {
   kf_comm *comm;
   rank_end e = lone_end(&comm);
   const train_tensor *t = &train_job_params(e.job)->tensor[TRAIN_PROJ_B];
-  const float *p = e.way->state.p + t->offset;
+  const float *p = e.variant->state.p + t->offset;
   double want = 0;
   for (int step = 1; step <= 15; step++) {
     fill_grads(&e, 1e-3f);
@@ -369,7 +369,7 @@ static void test_decay(void **state) {
   int64_t n = params->n_floats;
   for (int id = 0; id < TRAIN_N_TENSORS; id++) /* biases, too */
     for (int64_t i = 0; i < train_tensor_size(&params->tensor[id]); i++)
-      e.way->state.p[params->tensor[id].offset + i] = 0.5f;
+      e.variant->state.p[params->tensor[id].offset + i] = 0.5f;
   memset(e.job->grads, 0, (size_t)n * sizeof(float));
   double want = 0.5;
   for (int step = 1; step <= 20; step++) {
@@ -381,9 +381,9 @@ static void test_decay(void **state) {
     const train_tensor *t = &params->tensor[id];
     int64_t end = id + 1 < TRAIN_N_TENSORS ? t[1].offset : n, i = t->offset;
     for (; i < t->offset + train_tensor_size(t); i++)
-      assert_true(train_tensor_decays(id) ? fabs(e.way->state.p[i] - want) < 1e-6
-                                          : e.way->state.p[i] == 0.5f);
-    for (; i < end; i++) assert_true(e.way->state.p[i] == 0);
+      assert_true(train_tensor_decays(id) ? fabs(e.variant->state.p[i] - want) < 1e-6
+                                          : e.variant->state.p[i] == 0.5f);
+    for (; i < end; i++) assert_true(e.variant->state.p[i] == 0);
   }
   close_end(&e);
   kf_comm_free(comm);
@@ -397,20 +397,21 @@ static void test_average(void **state) {
   int64_t n = train_job_params(e.job)->n_floats;
   double *want = calloc((size_t)n, sizeof *want);
   assert_non_null(want);
-  for (int64_t i = 0; i < n; i++) want[i] = e.way->state.p[i]; /* begins where they do */
+  for (int64_t i = 0; i < n; i++) want[i] = e.variant->state.p[i]; /* begins where they do */
   for (int t = 1; t <= 30; t++) {
     double keep = fmin(0.999, t / (t + 10.));
     fill_grads(&e, t % 4 ? 1e-3f : -2e-3f);
     update(&e, 1);
     for (int64_t i = 0; i < n; i++) {
-      want[i] = keep * want[i] + (1 - keep) * e.way->state.p[i];
-      if (!(fabs(want[i] - e.way->state.ema[i]) < 1e-6)) fail_msg("update %d, value %d", t, (int)i);
+      want[i] = keep * want[i] + (1 - keep) * e.variant->state.p[i];
+      if (!(fabs(want[i] - e.variant->state.ema[i]) < 1e-6))
+        fail_msg("update %d, value %d", t, (int)i);
     }
   }
   free(want);
   e.job->grads[0] = NAN;
   assert_true(isnan(update(&e, 1)));
-  assert_true(isnan(e.way->state.p[0]) && isnan(e.way->state.ema[0]));
+  assert_true(isnan(e.variant->state.p[0]) && isnan(e.variant->state.ema[0]));
   close_end(&e);
   kf_comm_free(comm);
 }
@@ -427,13 +428,13 @@ static void test_step_clips(void **state) {
   if (open_end(&o, false, &e)) fail_msg("%s", kf_last_error());
   randomise(&e);
   for (int64_t i = 0; i < e.job->params.n_floats; i++)
-    e.way->state.p[i] *= 5; /* a loss of hundreds */
-  if (train_run_step(e.job, e.way, 0, &result)) fail_msg("%s", kf_last_error());
+    e.variant->state.p[i] *= 5; /* a loss of hundreds */
+  if (train_run_step(e.job, e.variant, 0, &result)) fail_msg("%s", kf_last_error());
   int64_t n = e.job->params.n_floats;
   double norm = norm_of(e.job->grads, n) / (6 * 32 * TRAIN_VALUES);
   assert_true(norm > 10);
   assert_true(fabs(result.grad_norm / norm - 1) < 1e-6);
-  assert_true(fabs(norm_of(e.way->state.m, n) / 1e-4 - 1) < 1e-4);
+  assert_true(fabs(norm_of(e.variant->state.m, n) / 1e-4 - 1) < 1e-4);
   close_end(&e);
   kf_comm_free(comm);
 }
@@ -447,20 +448,21 @@ static void run_check(kf_comm *comm, void *arg) {
   train_result result;
   rank_end e;
   EXPECT_OK(open_end(&o, true, &e));
-  EXPECT_OK(train_run_step(e.job, e.way, 0, &result));
-  EXPECT_OK(train_check_ranks(e.job, e.way));
+  EXPECT_OK(train_run_step(e.job, e.variant, 0, &result));
+  EXPECT_OK(train_check_ranks(e.job, e.variant));
   const int64_t n = train_job_params(e.job)->n_floats, places[] = {0, 1, n / 2, n - 1};
   for (int32_t who = 0; who < kf_comm_size(comm); who++)
     for (int i = 0; i < 4; i++)
       for (int bit = 0; bit < 32; bit += 31) {
-        float *p = train_way_params(e.way) + places[i], saved = *p;
+        float *p = train_variant_params(e.variant) + places[i], saved = *p;
         uint32_t bits;
         memcpy(&bits, p, sizeof bits);
         bits ^= (uint32_t)1 << bit;
         if (kf_comm_rank(comm) == who) memcpy(p, &bits, sizeof bits);
-        EXPECT(train_check_ranks(e.job, e.way), KF_EMISMATCH, "ranks hold different parameters");
+        EXPECT(train_check_ranks(e.job, e.variant), KF_EMISMATCH,
+               "ranks hold different parameters");
         *p = saved;
-        EXPECT_OK(train_check_ranks(e.job, e.way)); /* nothing is broken by asking */
+        EXPECT_OK(train_check_ranks(e.job, e.variant)); /* nothing is broken by asking */
       }
   close_end(&e);
 }
@@ -483,7 +485,7 @@ static kf_status begin_and_step(kf_comm *comm) {
   rank_end e;
   kf_status status = open_end(&o, true, &e);
   if (status) return status;
-  for (int64_t s = 0; s < 3 && !status; s++) status = train_run_step(e.job, e.way, s, &result);
+  for (int64_t s = 0; s < 3 && !status; s++) status = train_run_step(e.job, e.variant, s, &result);
   close_end(&e);
   return status;
 }
@@ -524,10 +526,10 @@ static void run_leaving(kf_comm *comm, void *arg) {
   train_result result;
   rank_end e;
   EXPECT_OK(open_end(&o, true, &e));
-  EXPECT_OK(train_run_step(e.job, e.way, 0, &result));
+  EXPECT_OK(train_run_step(e.job, e.variant, 0, &result));
   if (!*says_so) EXPECT_OK(kf_comm_set_timeout(comm, 1));
   if (kf_comm_rank(comm) != 2)
-    EXPECT(train_run_step(e.job, e.way, 1, &result), *says_so ? KF_ECOMM : KF_ETIMEOUT,
+    EXPECT(train_run_step(e.job, e.variant, 1, &result), *says_so ? KF_ECOMM : KF_ETIMEOUT,
            *says_so ? "rank 2 failed: it had enough" : NULL);
   else if (*says_so)
     kf_comm_fail(comm, "it had enough");
@@ -547,10 +549,10 @@ static void test_refusals(void **state) {
   rank_end e = lone_end(&comm);
   train_result result = {.step = 5};
   train_job *job = NULL;
-  assert_int_equal(train_run_step(e.job, e.way, -1, &result), KF_EINVAL);
+  assert_int_equal(train_run_step(e.job, e.variant, -1, &result), KF_EINVAL);
   assert_string_equal(kf_last_error(), "train data: step -1 wanted, expected 0 or more");
   assert_int_equal(result.step, 5); /* written only on success */
-  assert_int_equal(train_run_step(e.job, e.way, 0, &result), KF_OK);
+  assert_int_equal(train_run_step(e.job, e.variant, 0, &result), KF_OK);
   train_options o = options_of(comm, "nope");
   assert_int_equal(train_job_create(&o, &job), KF_EINVAL);
   assert_non_null(strstr(kf_last_error(), "mix \"nope\""));
@@ -563,7 +565,7 @@ static void test_refusals(void **state) {
   assert_int_equal(train_job_create(&o, &job), KF_EINVAL);
   assert_null(job);
   train_job_free(NULL);
-  train_way_free(NULL);
+  train_variant_free(NULL);
   close_end(&e);
   kf_comm_free(comm);
 }
@@ -575,9 +577,9 @@ static void run_warm(kf_comm *comm, void *arg) {
   train_result result;
   rank_end e;
   EXPECT_OK(open_end(&o, true, &e));
-  for (int64_t s = 0; s < 12; s++) EXPECT_OK(train_run_step(e.job, e.way, s % 4, &result));
+  for (int64_t s = 0; s < 12; s++) EXPECT_OK(train_run_step(e.job, e.variant, s % 4, &result));
   fail_alloc(0);
-  for (int64_t s = 0; s < 8; s++) EXPECT_OK(train_run_step(e.job, e.way, s % 4, &result));
+  for (int64_t s = 0; s < 8; s++) EXPECT_OK(train_run_step(e.job, e.variant, s % 4, &result));
   long n = fail_alloc(0);
   if (n) fprintf(stderr, "rank %d: %ld allocations\n", (int)kf_comm_rank(comm), n);
   assert(n == 0);

@@ -5,10 +5,10 @@
 **
 **   emulator/cuda_runtime.h   the part of CUDA that the kernels use: add what they need, no more
 **   emulator/cuda_bf16.h      __nv_bfloat16, and emulator/cuda_fp16.h __half
-**   emulator/internal.h       how these three fit together:
+**   emulator/fibers.h         how these three fit together:
 **   emulator/fiber.cu           one stack for each thread of a block, and the switch between them
 **   emulator/launch.cu          blocks, barriers, shuffles, the schedule, the host's calls
-**   emulator/watch.cu           who touched which byte: races, overruns, counts
+**   emulator/access.cu          who touched which byte: races, overruns, counts
 **
 ** One block runs at a time, the blocks in random order. Each of its threads is a fiber; wherever
 ** one waits, the next is drawn at random, so that a missing barrier shows. The seed alone decides.
