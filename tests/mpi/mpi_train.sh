@@ -9,6 +9,7 @@
 #
 # KF_PROGRAM and KF_MPIRUN say what to run, and by what.
 set -uo pipefail
+. "$KF_SOURCE/tests/tools/wait_until.sh"
 program=$(realpath "$KF_PROGRAM")
 limit=300 # seconds, of any run: only to end what hangs
 tiny=(--model d=32,layers=2,heads=4 --scale 0.01)
@@ -36,15 +37,6 @@ beside() {
   "$@" &
 }
 
-# wait_until SECONDS COMMAND...: until the command succeeds; false if it does not.
-wait_until() {
-  local end=$((SECONDS + $1 + 1))
-  shift
-  until "$@"; do
-    [ "$SECONDS" -lt "$end" ] || return 1
-    sleep 0.05
-  done
-}
 has_steps() { [ -f "$1" ] && [ "$(wc -l <"$1")" -ge 3 ]; }
 ended() { ! kill -0 "$1" 2>/dev/null; }
 
