@@ -8,7 +8,10 @@ static void check(const char *text, size_t size) {
   kf_cluster c;
   kf_cost cost;
   int32_t wanted = size % 3 == 0 ? 0 : (int32_t)(size % 40);
-  if (kf_cluster_parse(text, wanted, &c)) return expect_refusal();
+  if (kf_cluster_parse(text, wanted, &c)) {
+    expect_refusal();
+    return;
+  }
   if (c.n_ranks < 1 || c.n_ranks > KF_MAX_RANKS || c.ranks_per_node < 1) abort();
   if (wanted && c.n_ranks != wanted) abort();
   if (!(c.intra_Bps > 0) || !(c.inter_Bps > 0) || !(c.latency_s >= 0)) abort();

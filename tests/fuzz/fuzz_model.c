@@ -7,7 +7,10 @@ static void check(const char *text, size_t size) {
   kf_cost cost;
   kf_cluster c;
   (void)size;
-  if (kf_model_parse(text, &m)) return expect_refusal();
+  if (kf_model_parse(text, &m)) {
+    expect_refusal();
+    return;
+  }
   if (m.dim < 1 || m.layers < 1 || m.heads < 1 || m.heads > KF_MAX_HEADS) abort();
   if (kf_cluster_parse("free", 8, &c) || kf_cost_static(&m, &c, 0.4, &cost)) abort();
   if (!(kf_cost_work(&cost, 1) > 0)) abort();
