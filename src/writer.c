@@ -151,14 +151,27 @@ void kfi_put_real(kfi_writer *b, double value) {
   append(b, digits, strlen(digits));
 }
 
+static const char light[] =
+  "<style>\n"
+  "text{font:13px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;fill:#1d2530}\n"
+  ".title{font-size:18px;font-weight:600}\n"
+  ".big{font-size:15px;font-weight:600}\n"
+  ".small{font-size:11px;fill:#5b6673}\n"
+  ".page{fill:#ffffff}\n"
+  ".grid{stroke:#e3e7ec;fill:none}\n"
+  ".axis{stroke:#8a95a3;fill:none}\n";
+static const char dark[] =
+  "@media (prefers-color-scheme:dark){\n"
+  "text{fill:#e6eaf0}.small{fill:#9aa5b3}.page{fill:#14181f}.grid{stroke:#2a313b}\n";
+
 void kfi_put_picture(kfi_writer *b, const kfi_picture *p, const char *title) {
   kfi_put(b,
           "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
           "height=\"%d\" role=\"img\">\n<title>",
           p->width, p->height, p->width, p->height);
   kfi_put_xml(b, title ? title : p->untitled);
-  kfi_put(b, "</title>\n%s<rect class=\"page\" width=\"%d\" height=\"%d\"/>\n", p->style, p->width,
-          p->height);
+  kfi_put(b, "</title>\n%s%s%s%s}\n</style>\n", light, p->light, dark, p->dark);
+  kfi_put(b, "<rect class=\"page\" width=\"%d\" height=\"%d\"/>\n", p->width, p->height);
   if (!title) return;
   kfi_put(b, "<text class=\"title\" x=\"%d\" y=\"34\">", p->left);
   kfi_put_xml(b, title);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
 ** Loops between matrix products in vectors, written once for all instruction sets: the including
-** file brings the vector `vec` of LANES floats, its operations, `wide` of half as many doubles, and
-** the name of the TABLE.
+** file brings the name of the TABLE.
 **
 ** The end of a row is a vector with fewer lanes: the same operations, so that a value does not
 ** depend on its place. Nothing is asked of alignment. Loops are plain: one turn does not wait for
@@ -10,7 +9,8 @@
 */
 #include <string.h>
 
-#define INLINE static inline __attribute__((always_inline))
+#include "pointwise_vec.h"
+
 #ifdef __clang__
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
@@ -22,6 +22,8 @@ enum {
   STRAND_WIDES = TRAIN_STRANDS / WIDE,
   SUMS = 4 /* vectors of columns that are summed up at once */
 };
+
+#define INLINE static inline __attribute__((always_inline))
 
 /* n lanes; where all of them are meant it is a constant. */
 INLINE vec take(const float *p, int64_t n) { return n == LANES ? load(p) : load_part(p, n); }
@@ -44,7 +46,7 @@ INLINE void put(float *p, int64_t n, vec a) { n == LANES ? store(p, a) : store_p
 /* ------------------------------------------------------------------------------ rows */
 
 INLINE void bias_lanes(float *x, const float *bias, int64_t n) {
-  put(x, n, add(take(x, n), take(bias, n)));
+  put(x, n, take(x, n) + take(bias, n));
 }
 
 static void add_bias(float *x, const float *bias, int64_t rows, int64_t cols) {
@@ -56,10 +58,10 @@ INLINE void sum_lanes(const float *x, int64_t rows, int64_t cols, float *out, in
   vec sum[SUMS];
   UNROLL for (int j = 0; j < nv; j++) sum[j] = all(0);
   for (int64_t r = 0; r < rows; r++) {
-    UNROLL for (int j = 0; j < nv; j++) sum[j] = add(sum[j], take(x + r * cols + j * LANES, n));
+    UNROLL for (int j = 0; j < nv; j++) sum[j] += take(x + r * cols + j * LANES, n);
   }
   UNROLL for (int j = 0; j < nv; j++) {
-    put(out + j * LANES, n, add(take(out + j * LANES, n), sum[j]));
+    put(out + j * LANES, n, take(out + j * LANES, n) + sum[j]);
   }
 }
 
@@ -111,34 +113,31 @@ typedef struct sigmoid {
 
 /* 2^x for x = n + f, n whole and f from -0.5 to 0.5, within 1.5 units in the last place. */
 INLINE vec power_of_two(vec n, vec f) {
-  vec p = muladd(all(0x1.5bba14p-10f), f, all(0x1.3cea88p-7f));
-  p = muladd(p, f, all(0x1.c6b752p-5f));
-  p = muladd(p, f, all(0x1.ebf9bcp-3f));
-  p = muladd(p, f, all(0x1.62e42ap-1f));
-  p = muladd(p, f, all(1));
-  return times_power(p, n);
+  vec p = muladd(muladd(all(0x1.5bba14p-10f), f, all(0x1.3cea88p-7f)), f, all(0x1.c6b752p-5f));
+  p = muladd(muladd(p, f, all(0x1.ebf9bcp-3f)), f, all(0x1.62e42ap-1f));
+  return times_power(muladd(p, f, all(1)), n);
 }
 
 INLINE sigmoid sigmoid_of(vec x) {
   const vec a = all(EXPONENT_A), b = all(EXPONENT_B);
   sigmoid s;
   vec y = smaller(all(FARTHEST), magnitude(x));
-  s.y2 = mul(y, y);
+  s.y2 = y * y;
   vec y2_rest = mulsub(y, y, s.y2);
   vec q = muladd(b, s.y2, a);
-  vec q_rest = muladd(b, y2_rest, mulsub(b, s.y2, sub(q, a)));
-  vec n = nearest(mul(y, q));
+  vec q_rest = muladd(b, y2_rest, mulsub(b, s.y2, q - a));
+  vec n = nearest(y * q);
   vec f = muladd(y, q_rest, mulsub(y, q, n));
   s.e = if_below(y, all(FARTHEST), power_of_two(n, f));
-  s.r = divide(all(1), add(all(1), s.e));
-  s.share = by_sign(x, s.r, mul(s.e, s.r));
+  s.r = 1.0f / (1.0f + s.e);
+  s.share = by_sign(x, s.r, s.e * s.r);
   return s;
 }
 
 INLINE void bias_gelu_lanes(float *h, const float *bias, float *g, int64_t n) {
-  vec x = add(take(h, n), take(bias, n));
+  vec x = take(h, n) + take(bias, n);
   put(h, n, x);
-  put(g, n, mul(x, sigmoid_of(x).share));
+  put(g, n, x * sigmoid_of(x).share);
 }
 
 static void bias_gelu(float *h, const float *bias, float *g, int64_t rows, int64_t cols) {
@@ -150,10 +149,10 @@ static void bias_gelu(float *h, const float *bias, float *g, int64_t rows, int64
 INLINE void backward_lanes(const float *h, float *g, float *d, int64_t n) {
   vec x = take(h, n), dg = take(d, n);
   sigmoid s = sigmoid_of(x);
-  vec both = mul(mul(x, s.e), mul(s.r, s.r));
+  vec both = x * s.e * (s.r * s.r);
   vec slope = muladd(both, muladd(all(SLOPE_B), s.y2, all(SLOPE_A)), s.share);
-  put(g, n, mul(x, s.share));
-  put(d, n, mul(dg, slope));
+  put(g, n, x * s.share);
+  put(d, n, dg * slope);
 }
 
 static void gelu_backward(const float *h, float *g, float *d, int64_t n_values) {
@@ -165,12 +164,12 @@ static void gelu_backward(const float *h, float *g, float *d, int64_t n_values) 
 /* The same lanes of all heads: cosines and sines are loaded once. sign: of the angle. */
 INLINE void rope_lanes(float *x, const float *cos_sin, int64_t heads, int64_t half, float sign,
                        int64_t n) {
-  vec c = take(cos_sin, n), s = mul(take(cos_sin + half, n), all(sign));
+  vec c = take(cos_sin, n), s = take(cos_sin + half, n) * sign;
   for (int64_t h = 0; h < heads; h++) {
     float *at_a = x + h * 2 * half, *at_b = at_a + half;
     vec a = take(at_a, n), b = take(at_b, n);
-    put(at_a, n, sub(mul(a, c), mul(b, s)));
-    put(at_b, n, add(mul(b, c), mul(a, s)));
+    put(at_a, n, a * c - b * s);
+    put(at_b, n, b * c + a * s);
   }
 }
 
@@ -215,16 +214,15 @@ typedef struct moving {
 } moving;
 
 INLINE void adamw_lanes(train_adamw_factors f, moving t, int64_t i, int64_t n, bool with_ema) {
-  vec grad = mul(take(t.g + i, n), all(f.grad));
-  vec m = add(mul(all(f.beta1), take(t.m + i, n)), mul(all(f.rest1), grad));
-  vec v = add(mul(all(f.beta2), take(t.v + i, n)), mul(all(f.rest2), mul(grad, grad)));
-  vec size = add(mul(root(v), all(f.unbias)), all(f.eps));
-  vec p = sub(mul(all(f.keep), take(t.p + i, n)), divide(mul(all(f.step), m), size));
+  vec grad = take(t.g + i, n) * f.grad;
+  vec m = f.beta1 * take(t.m + i, n) + f.rest1 * grad;
+  vec v = f.beta2 * take(t.v + i, n) + f.rest2 * (grad * grad);
+  vec size = root(v) * f.unbias + f.eps;
+  vec p = f.keep * take(t.p + i, n) - f.step * m / size;
   put(t.m + i, n, m);
   put(t.v + i, n, v);
   put(t.p + i, n, p);
-  if (with_ema)
-    put(t.ema + i, n, add(mul(all(f.ema), take(t.ema + i, n)), mul(all(f.ema_rest), p)));
+  if (with_ema) put(t.ema + i, n, f.ema * take(t.ema + i, n) + f.ema_rest * p);
 }
 
 /* Every line that is written was read before, so stores past the caches gain nothing: they take

@@ -46,21 +46,6 @@ class _Config(TypedDict):
     cost_model: int
     log_level: int
 
-class _Fit(TypedDict):
-    linear_s: float
-    quadratic_s: float
-    constant_s: float
-    gamma: float
-    r2: float
-    mape: float
-    holdout_mape: float
-    power_s: float
-    power_p: float
-    power_mape: float
-    rows: int
-    outliers: int
-    ranks: int
-
 class _Epoch(TypedDict):
     epoch: int
     steps: int
@@ -138,7 +123,7 @@ def cost_load(cost: bytes, name: str, text: str, /) -> bytes: ...
 def cost_work(cost: bytes, len: int, /) -> float: ...
 def config(name: str, yaml: str | None, assignments: Sequence[str], ranks: int,
            /) -> tuple[bytes, _Config]: ...
-def fit(lens: bytes, seconds: bytes, ranks: bytes | None, model: str, /) -> tuple[_Fit, str]: ...
+def fit(lens: bytes, seconds: bytes, ranks: bytes | None, model: str, /) -> tuple[dict[str, float], str]: ...
 def replace_file(path: str, data: bytes, /) -> None: ...
 def attention(backward: int, segments: bytes, head_dim: int, threads: int, scale: float,
               addresses: Sequence[int | None], /) -> None: ...

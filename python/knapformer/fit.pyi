@@ -3,8 +3,6 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import SupportsIndex
 
-from . import _core
-
 class Fit:
     linear_s: float
     quadratic_s: float
@@ -19,9 +17,9 @@ class Fit:
     rows: int
     outliers: int
     ranks: int
-    figures: _core._Fit
+    figures: dict[str, float]
     text: str
-    def __init__(self, figures: _core._Fit, text: str) -> None: ...
+    def __init__(self, figures: dict[str, float], text: str) -> None: ...
     def save(self, path: str | os.PathLike[str]) -> None: ...
 
 def fit(lens: Iterable[SupportsIndex], seconds: Iterable[float], ranks: Sequence[SupportsIndex] | None = None,

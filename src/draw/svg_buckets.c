@@ -188,36 +188,28 @@ static int size_of(double share) {
 
 /* -------------------------------------------------------------------------- the writing */
 
-static const char style[] =
-  "<style>\n"
-  "text{font:13px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;fill:#1d2530}\n"
-  ".title{font-size:18px;font-weight:600}\n"
-  ".big{font-size:15px;font-weight:600}\n"
-  ".name{font-weight:600}\n"
-  ".small{font-size:11px;fill:#5b6673}\n"
-  ".page{fill:#ffffff}\n"
-  ".grid{stroke:#e3e7ec;fill:none}\n"
-  ".axis{stroke:#8a95a3;fill:none}\n"
-  ".stem{stroke:#c3cad3;fill:none}\n"
-  ".limit{stroke:#c22f52;stroke-width:1.5;stroke-dasharray:7 4;fill:none}\n"
-  ".clipped{fill:#c22f52}\n"
-  ".memory,.work{stroke-linecap:round;stroke-opacity:.85;fill:none}\n"
-  ".memory{stroke:#2f6fc4}\n"
-  ".work{stroke:#f0a030}\n"
-  ".s0{stroke-width:3.4}.s1{stroke-width:4.6}.s2{stroke-width:6}.s3{stroke-width:8}\n"
-  ".memory.s0{stroke-width:4.5}.memory.s1{stroke-width:6}.memory.s2{stroke-width:8}\n"
-  ".memory.s3{stroke-width:10.5}\n"
-  ".track{fill:#edf0f3}\n"
-  ".imbalance-bar{fill:#c22f52}.memory-bar{fill:#2f6fc4}.work-bar{fill:#f0a030}\n"
-  ".speed-bar{fill:#12804a}\n"
-  "@media (prefers-color-scheme:dark){\n"
-  "text{fill:#e6eaf0}.small{fill:#9aa5b3}.page{fill:#14181f}.grid{stroke:#2a313b}\n"
-  ".axis{stroke:#6b7684}.stem{stroke:#475160}.limit{stroke:#ff7a98}.clipped{fill:#ff7a98}\n"
-  ".memory{stroke:#5a9bf0}.work{stroke:#f5b14d}.track{fill:#222932}\n"
-  ".imbalance-bar{fill:#ff7a98}.memory-bar{fill:#5a9bf0}.work-bar{fill:#f5b14d}\n"
-  ".speed-bar{fill:#4fd08a}\n"
-  "}\n"
-  "</style>\n";
+static const kfi_picture picture = {
+  .width = WIDTH,
+  .left = LEFT,
+  .untitled = "Rules for batches",
+  .light = ".name{font-weight:600}\n"
+           ".stem{stroke:#c3cad3;fill:none}\n"
+           ".limit{stroke:#c22f52;stroke-width:1.5;stroke-dasharray:7 4;fill:none}\n"
+           ".clipped{fill:#c22f52}\n"
+           ".memory,.work{stroke-linecap:round;stroke-opacity:.85;fill:none}\n"
+           ".memory{stroke:#2f6fc4}\n"
+           ".work{stroke:#f0a030}\n"
+           ".s0{stroke-width:3.4}.s1{stroke-width:4.6}.s2{stroke-width:6}.s3{stroke-width:8}\n"
+           ".memory.s0{stroke-width:4.5}.memory.s1{stroke-width:6}.memory.s2{stroke-width:8}\n"
+           ".memory.s3{stroke-width:10.5}\n"
+           ".track{fill:#edf0f3}\n"
+           ".imbalance-bar{fill:#c22f52}.memory-bar{fill:#2f6fc4}.work-bar{fill:#f0a030}\n"
+           ".speed-bar{fill:#12804a}\n",
+  .dark = ".axis{stroke:#6b7684}.stem{stroke:#475160}.limit{stroke:#ff7a98}.clipped{fill:#ff7a98}\n"
+          ".memory{stroke:#5a9bf0}.work{stroke:#f5b14d}.track{fill:#222932}\n"
+          ".imbalance-bar{fill:#ff7a98}.memory-bar{fill:#5a9bf0}.work-bar{fill:#f5b14d}\n"
+          ".speed-bar{fill:#4fd08a}\n",
+};
 
 /* A name, cut where it is longer than so many letters. Those beyond U+0FFF count as two. */
 static void put_name(kfi_writer *b, const char *name, int letters) {
@@ -243,7 +235,9 @@ static void put_name(kfi_writer *b, const char *name, int letters) {
 static void put_header(kfi_writer *b, const scene *s, int height, const char *title) {
   const kf_bucket_panel *best = &s->panel[s->best], *reference = &s->panel[s->reference];
   double from = reference->epoch->predicted_tokens_per_s;
-  kfi_put_picture(b, &(kfi_picture){WIDTH, height, LEFT, "Rules for batches", style}, title);
+  kfi_picture sized = picture;
+  sized.height = height;
+  kfi_put_picture(b, &sized, title);
   kfi_put(b, "<text class=\"big\" x=\"%d\" y=\"60\">", LEFT);
   put_name(b, best->name, NAME_LETTERS);
   if (best != reference && from > 0) {

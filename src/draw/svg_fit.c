@@ -117,29 +117,23 @@ static void lay_out(scene *s) {
 
 /* -------------------------------------------------------------------------- the writing */
 
-static const char style[] =
-  "<style>\n"
-  "text{font:13px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;fill:#1d2530}\n"
-  ".title{font-size:18px;font-weight:600}\n"
-  ".big{font-size:15px;font-weight:600}\n"
-  ".small{font-size:11px;fill:#5b6673}\n"
-  ".page{fill:#ffffff}\n"
-  ".grid{stroke:#e3e7ec;fill:none}\n"
-  ".axis{stroke:#8a95a3;fill:none}\n"
-  ".fit{stroke:#12804a;stroke-width:1.5;fill:none}\n"
-  ".power{stroke:#f0a030;stroke-width:2;stroke-dasharray:7 4;fill:none}\n"
-  ".row{stroke:#2f6fc4;stroke-width:4.5;stroke-linecap:round;stroke-opacity:.55;fill:none}\n"
-  ".outlier{stroke:#c22f52;stroke-width:1.3;fill:none}\n"
-  "@media (prefers-color-scheme:dark){\n"
-  "text{fill:#e6eaf0}.small{fill:#9aa5b3}.page{fill:#14181f}.grid{stroke:#2a313b}\n"
-  ".axis{stroke:#6b7684}.fit{stroke:#4fd08a}.power{stroke:#f5b14d}.row{stroke:#5a9bf0}\n"
-  ".outlier{stroke:#ff7a98}\n"
-  "}\n"
-  "</style>\n";
+static const kfi_picture picture = {
+  .width = WIDTH,
+  .height = HEIGHT,
+  .left = LEFT,
+  .untitled = "A fit",
+  .light =
+    ".fit{stroke:#12804a;stroke-width:1.5;fill:none}\n"
+    ".power{stroke:#f0a030;stroke-width:2;stroke-dasharray:7 4;fill:none}\n"
+    ".row{stroke:#2f6fc4;stroke-width:4.5;stroke-linecap:round;stroke-opacity:.55;fill:none}\n"
+    ".outlier{stroke:#c22f52;stroke-width:1.3;fill:none}\n",
+  .dark = ".axis{stroke:#6b7684}.fit{stroke:#4fd08a}.power{stroke:#f5b14d}.row{stroke:#5a9bf0}\n"
+          ".outlier{stroke:#ff7a98}\n",
+};
 
 static void put_header(kfi_writer *b, const scene *s, const char *title) {
   const kf_fit *f = s->fit;
-  kfi_put_picture(b, &(kfi_picture){WIDTH, HEIGHT, LEFT, "A fit", style}, title);
+  kfi_put_picture(b, &picture, title);
   kfi_put(b, "<text class=\"big\" x=\"%d\" y=\"60\">", LEFT);
   kfi_put_percent(b, f->mape);
   kfi_put(b, " mean error, ");

@@ -96,31 +96,25 @@ static bars column_bars(const kf_plan *plan, const layout *l, int32_t column) {
 
 /* ------------------------------------------------------------------ the writing */
 
-static const char style[] =
-  "<style>\n"
-  "text{font:13px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;fill:#1d2530}\n"
-  ".title{font-size:18px;font-weight:600}\n"
-  ".big{font-size:15px;font-weight:600}\n"
-  ".small{font-size:11px;fill:#5b6673}\n"
-  ".page{fill:#ffffff}\n"
-  ".grid{stroke:#e3e7ec;fill:none}\n"
-  ".axis{stroke:#8a95a3;fill:none}\n"
-  ".node{stroke:#8a95a3;stroke-dasharray:1 3;fill:none}\n"
-  ".before{fill:#a9b4c2}\n"
-  ".compute{fill:#2f6fc4}\n"
-  ".comm{fill:#f0a030}\n"
-  ".ideal{stroke:#12804a;stroke-width:1.5;stroke-dasharray:7 4;fill:none}\n"
-  ".bound{stroke:#c22f52;stroke-width:1.5;stroke-dasharray:2 3;fill:none}\n"
-  "@media (prefers-color-scheme:dark){\n"
-  "text{fill:#e6eaf0}.small{fill:#9aa5b3}.page{fill:#14181f}.grid{stroke:#2a313b}\n"
-  ".axis,.node{stroke:#6b7684}.before{fill:#667180}.compute{fill:#5a9bf0}.comm{fill:#f5b14d}\n"
-  ".ideal{stroke:#4fd08a}.bound{stroke:#ff7a98}\n"
-  "}\n"
-  "</style>\n";
+static const kfi_picture picture = {
+  .width = WIDTH,
+  .height = HEIGHT,
+  .left = LEFT,
+  .untitled = "A plan",
+  .light = ".node{stroke:#8a95a3;stroke-dasharray:1 3;fill:none}\n"
+           ".before{fill:#a9b4c2}\n"
+           ".compute{fill:#2f6fc4}\n"
+           ".comm{fill:#f0a030}\n"
+           ".ideal{stroke:#12804a;stroke-width:1.5;stroke-dasharray:7 4;fill:none}\n"
+           ".bound{stroke:#c22f52;stroke-width:1.5;stroke-dasharray:2 3;fill:none}\n",
+  .dark =
+    ".axis,.node{stroke:#6b7684}.before{fill:#667180}.compute{fill:#5a9bf0}.comm{fill:#f5b14d}\n"
+    ".ideal{stroke:#4fd08a}.bound{stroke:#ff7a98}\n",
+};
 
 static void put_header(kfi_writer *b, const kf_plan *plan, const char *title) {
   const kf_figures *f = &plan->figures;
-  kfi_put_picture(b, &(kfi_picture){WIDTH, HEIGHT, LEFT, "A plan", style}, title);
+  kfi_put_picture(b, &picture, title);
   kfi_put(b, "<text class=\"big\" x=\"%d\" y=\"60\">step ", LEFT);
   kfi_put_seconds(b, f->before_step_s, false);
   kfi_put(b, " \xe2\x86\x92 ");
@@ -200,27 +194,32 @@ static void put_line(kfi_writer *b, const layout *l, int base, const char *kind,
   kfi_put(b, "h%d\"/>\n", PLOT_WIDTH);
 }
 
-static void put_panel_words(kfi_writer *b, const char *word, double max_over_mean, int base) {
+/* One of the two panels, up to its bars; and from them to its end. */
+static void begin_panel(kfi_writer *b, const layout *l, const char *word, double max_over_mean,
+                        int base) {
   kfi_put(b, "<text x=\"%d\" y=\"%d\">%s: slowest rank computes ", LEFT, base - PLOT_HEIGHT - 8,
           word);
   kfi_put_fixed(b, max_over_mean, 3);
   kfi_put(b, "\xc3\x97 the ideal</text>\n");
+  put_grid(b, l, base);
+}
+
+static void end_panel(kfi_writer *b, const layout *l, const kf_figures *f, int base) {
+  kfi_put(b, "\"/>\n");
+  put_line(b, l, base, "ideal", f->ideal_s);
+  put_line(b, l, base, "bound", f->lower_bound_s);
 }
 
 static void put_before(kfi_writer *b, const kf_plan *plan, const layout *l) {
-  put_panel_words(b, "Before", plan->figures.before_max_over_mean, BEFORE_BASE);
-  put_grid(b, l, BEFORE_BASE);
+  begin_panel(b, l, "Before", plan->figures.before_max_over_mean, BEFORE_BASE);
   kfi_put(b, "<path class=\"before\" d=\"M0 0");
   for (int32_t c = 0; c < l->n_columns; c++)
     put_bar(b, l, c, BEFORE_BASE, column_bars(plan, l, c).before * l->px_per_s);
-  kfi_put(b, "\"/>\n");
-  put_line(b, l, BEFORE_BASE, "ideal", plan->figures.ideal_s);
-  put_line(b, l, BEFORE_BASE, "bound", plan->figures.lower_bound_s);
+  end_panel(b, l, &plan->figures, BEFORE_BASE);
 }
 
 static void put_after(kfi_writer *b, const kf_plan *plan, const layout *l) {
-  put_panel_words(b, "After", plan->figures.max_over_mean, AFTER_BASE);
-  put_grid(b, l, AFTER_BASE);
+  begin_panel(b, l, "After", plan->figures.max_over_mean, AFTER_BASE);
   kfi_put(b, "<path class=\"compute\" d=\"M0 0");
   for (int32_t c = 0; c < l->n_columns; c++)
     put_bar(b, l, c, AFTER_BASE, column_bars(plan, l, c).compute * l->px_per_s);
@@ -229,9 +228,7 @@ static void put_after(kfi_writer *b, const kf_plan *plan, const layout *l) {
     bars at = column_bars(plan, l, c);
     put_bar(b, l, c, AFTER_BASE - at.compute * l->px_per_s, at.comm * l->px_per_s);
   }
-  kfi_put(b, "\"/>\n");
-  put_line(b, l, AFTER_BASE, "ideal", plan->figures.ideal_s);
-  put_line(b, l, AFTER_BASE, "bound", plan->figures.lower_bound_s);
+  end_panel(b, l, &plan->figures, AFTER_BASE);
 }
 
 static void put_ranks(kfi_writer *b, const kf_plan *plan, const layout *l) {

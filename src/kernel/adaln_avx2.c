@@ -4,21 +4,12 @@
 #include "adaln.h"
 
 #ifdef KF_HAVE_AVX
-#include <immintrin.h>
+#include "simd.h"
 
-enum { LANES = 8, PIECE = 32 };
-typedef __m256 vec;
-
-static inline vec all(float a) { return _mm256_set1_ps(a); }
-static inline vec add(vec a, vec b) { return _mm256_add_ps(a, b); }
-static inline vec sub(vec a, vec b) { return _mm256_sub_ps(a, b); }
-static inline vec mul(vec a, vec b) { return _mm256_mul_ps(a, b); }
-static inline vec muladd(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
-static inline vec mulsub(vec a, vec b, vec c) { return _mm256_fnmadd_ps(a, b, c); } /* c - a b */
+enum { PIECE = 32 };
 
 static inline vec hold(vec a) { return a; } /* a run does not fit in 16 registers */
 
-static inline vec load_fp32(const void *p) { return _mm256_loadu_ps(p); }
 static inline vec load_bf16(const void *p) {
   __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
   return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
@@ -51,7 +42,6 @@ static inline vec round_bf16(vec v) {
 }
 static inline vec round_fp16(vec v) { return _mm256_cvtph_ps(to_fp16(v)); }
 
-static inline void store_fp32(void *p, vec v) { _mm256_storeu_ps(p, v); }
 static inline void store_half(void *p, __m128i v) { _mm_storeu_si128((__m128i *)p, v); }
 static inline void store_pair(void *p, __m256i v) { _mm256_storeu_si256((__m256i *)p, v); }
 static inline void stream_pair(void *p, __m256i v) { _mm256_stream_si256((__m256i *)p, v); }

@@ -3,17 +3,9 @@
 #include "adaln.h"
 
 #ifdef KF_HAVE_AVX
-#include <immintrin.h>
+#include "simd.h"
 
-enum { LANES = 16, PIECE = 64 };
-typedef __m512 vec;
-
-static inline vec all(float a) { return _mm512_set1_ps(a); }
-static inline vec add(vec a, vec b) { return _mm512_add_ps(a, b); }
-static inline vec sub(vec a, vec b) { return _mm512_sub_ps(a, b); }
-static inline vec mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
-static inline vec muladd(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
-static inline vec mulsub(vec a, vec b, vec c) { return _mm512_fnmadd_ps(a, b, c); } /* c - a b */
+enum { PIECE = 64 };
 
 /* What was loaded stays in its register: the compiler would rather load it again. */
 static inline vec hold(vec a) {
@@ -21,7 +13,6 @@ static inline vec hold(vec a) {
   return a;
 }
 
-static inline vec load_fp32(const void *p) { return _mm512_loadu_ps(p); }
 static inline vec load_bf16(const void *p) {
   __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
   return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
@@ -57,7 +48,6 @@ static inline vec round_bf16(vec v) {
 }
 static inline vec round_fp16(vec v) { return _mm512_cvtph_ps(to_fp16(v)); }
 
-static inline void store_fp32(void *p, vec v) { _mm512_storeu_ps(p, v); }
 static inline void store_half(void *p, __m256i v) { _mm256_storeu_si256((__m256i *)p, v); }
 static inline void store_pair(void *p, __m512i v) { _mm512_storeu_si512(p, v); }
 static inline void stream_pair(void *p, __m512i v) { _mm512_stream_si512(p, v); }
@@ -67,16 +57,16 @@ static inline void stream_half(void *p, __m256i v) { _mm256_stream_si256((__m256
 /* The tree of neighbours over 64 strands: pairs, then fours: lane k of 128 bits has 4k .. 4k+3 of each
 ** of the vectors a, b, c, d. */
 static inline vec fours(const vec *v) {
-  vec ab = add(_mm512_shuffle_ps(v[0], v[1], 0x88), _mm512_shuffle_ps(v[0], v[1], 0xdd));
-  vec cd = add(_mm512_shuffle_ps(v[2], v[3], 0x88), _mm512_shuffle_ps(v[2], v[3], 0xdd));
-  return add(_mm512_shuffle_ps(ab, cd, 0x88), _mm512_shuffle_ps(ab, cd, 0xdd));
+  vec ab = _mm512_shuffle_ps(v[0], v[1], 0x88) + _mm512_shuffle_ps(v[0], v[1], 0xdd);
+  vec cd = _mm512_shuffle_ps(v[2], v[3], 0x88) + _mm512_shuffle_ps(v[2], v[3], 0xdd);
+  return _mm512_shuffle_ps(ab, cd, 0x88) + _mm512_shuffle_ps(ab, cd, 0xdd);
 }
 
 /* Then eights and sixteens across lanes, the rest across vectors. */
 static inline float fold(const vec *v) {
   vec four = fours(v);
-  vec eight = add(four, _mm512_shuffle_f32x4(four, four, 0xb1));
-  vec sixteen = add(eight, _mm512_shuffle_f32x4(eight, eight, 0x4e));
+  vec eight = four + _mm512_shuffle_f32x4(four, four, 0xb1);
+  vec sixteen = eight + _mm512_shuffle_f32x4(eight, eight, 0x4e);
   __m128 abcd = _mm512_castps512_ps128(sixteen);
   __m128 pairs = _mm_add_ps(abcd, _mm_movehdup_ps(abcd));
   return _mm_cvtss_f32(_mm_add_ss(pairs, _mm_movehl_ps(pairs, pairs)));

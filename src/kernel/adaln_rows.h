@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
 ** LayerNorm-Modulate of a chunk's rows in vectors; included once per instruction set, which gives
-** LANES, PIECE, vec and the operations on it, fold() and the names of the three functions at the
-** end. adaln.h says in which order everything is added.
+** PIECE, what simd.h has not, fold() and the names of the three functions at the end. adaln.h says in which order everything is added.
 **
 ** The work is bound by memory, and the order of the walk is what counts. Rows are taken in groups
 ** that fit in L2. First the sums of each row, from memory, in one pass: a run of 256 columns is held
@@ -22,31 +21,12 @@
 ** dropped), prefetches in the first pass 1.5 to 2.3, stores through the caches 2.5. Sum and squares in
 ** two passes over the row: a fifth slower (measured with a modulation of zeros only). Beware of that:
 ** rows of zeros are stored faster here, by a tenth of the whole.
-**
-** Functions are specialised by their constant arguments.
 */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
 #include "dtype.h"
-
-/* Sanitizers make inlined code so large that compiling it takes minutes. */
-#ifdef __has_feature
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define INLINE static inline
-#endif
-#endif
-#ifndef INLINE
-#define INLINE static inline __attribute__((always_inline))
-#endif
-
-/* Loops over arrays of vectors, which are to be registers. */
-#ifdef __clang__ /* does it unasked, and takes long in debug builds if it must */
-#define UNROLL
-#else
-#define UNROLL _Pragma("GCC unroll 32")
-#endif
 
 enum {
   V = PIECE / LANES, /* vectors of a piece */
@@ -78,15 +58,13 @@ INLINE void *at_out(variant o, void *p, int64_t i) { return (char *)p + i * size
 
 INLINE vec take(variant o, const void *p, int64_t i) {
   const void *from = at(o, p, i);
-  return o.dtype == KF_FP32   ? load_fp32(from)
-         : o.dtype == KF_BF16 ? load_bf16(from)
-                              : load_fp16(from);
+  return o.dtype == KF_FP32 ? load(from) : o.dtype == KF_BF16 ? load_bf16(from) : load_fp16(from);
 }
 
 INLINE void put(variant o, void *p, int64_t i, vec v) {
   void *to = at_out(o, p, i);
   if (o.dtype == KF_FP32)
-    o.stream ? stream_fp32(to, v) : store_fp32(to, v);
+    o.stream ? stream_fp32(to, v) : store(to, v);
   else if (o.dtype == KF_BF16)
     o.stream ? stream_half(to, to_bf16(v)) : store_half(to, to_bf16(v));
   else
@@ -113,7 +91,7 @@ INLINE vec maybe(variant o, vec v) { return o.each ? rounded(o, v) : v; }
 
 /* a * b + c */
 INLINE vec combine(variant o, vec a, vec b, vec c) {
-  return o.each ? add(rounded(o, mul(a, b)), c) : muladd(a, b, c);
+  return o.each ? rounded(o, a * b) + c : muladd(a, b, c);
 }
 
 /* n < LANES elements from i on, the other lanes 0; and back. */
@@ -158,16 +136,16 @@ typedef struct line {
 INLINE vec first_x(variant o, const kfi_adaln_task *r, const line *row, int64_t i, int64_t n) {
   if (!o.gated) return take_n(o, row->x, i, n);
   vec u = take_n(o, row->u, i, n), residual = take_n(o, row->residual, i, n);
-  vec x = combine(o, load_fp32(r->gate + i), u, residual);
+  vec x = combine(o, load(r->gate + i), u, residual);
   put_n(o, row->x, i, n, x);
   x = rounded(o, x);
-  store_fp32(row->made + i, x);
+  store(row->made + i, x);
   return x;
 }
 
 /* The same, when it is there. */
 INLINE vec again_x(variant o, const line *row, int64_t i, int64_t n) {
-  return o.gated ? load_fp32(row->made + i) : take_n(o, row->x, i, n);
+  return o.gated ? load(row->made + i) : take_n(o, row->x, i, n);
 }
 
 /* The two trees, from strands in vectors. */
@@ -185,11 +163,11 @@ INLINE kfi_adaln_run whole_run(variant o, const kfi_adaln_task *r, const line *r
   UNROLL for (int i = 0; i < RUN_VECS; i++) {
     vec at_i = hold(first_x(o, r, row, c + i * LANES, LANES));
     if (HELD) x[i] = at_i;
-    sum[i % STRAND_VECS] = add(sum[i % STRAND_VECS], at_i);
+    sum[i % STRAND_VECS] += at_i;
   }
   kfi_adaln_run run = kfi_adaln_run_of(fold_sum(sum), KFI_RUN);
   UNROLL for (int i = 0; i < RUN_VECS; i++) {
-    vec d = sub(HELD ? x[i] : again_x(o, row, c + i * LANES, LANES), all(run.mean));
+    vec d = (HELD ? x[i] : again_x(o, row, c + i * LANES, LANES)) - run.mean;
     squares[i % STRAND_VECS] = muladd(d, d, squares[i % STRAND_VECS]);
   }
   run.squares = fold_squares(squares);
@@ -201,16 +179,15 @@ INLINE kfi_adaln_run short_run(variant o, const kfi_adaln_task *r, const line *r
   _Alignas(64) float columns[KFI_RUN + LANES] = {0};
   vec sum[STRAND_VECS], squares[STRAND_VECS];
   int64_t n = r->dim - c, i = 0;
-  for (; i + LANES <= n; i += LANES) store_fp32(columns + i, first_x(o, r, row, c + i, LANES));
-  if (i < n) store_fp32(columns + i, first_x(o, r, row, c + i, n - i));
+  for (; i + LANES <= n; i += LANES) store(columns + i, first_x(o, r, row, c + i, LANES));
+  if (i < n) store(columns + i, first_x(o, r, row, c + i, n - i));
   for (i = n; i < KFI_RUN; i++) columns[i] = 0;
   for (int v = 0; v < STRAND_VECS; v++) sum[v] = squares[v] = all(0);
-  for (int v = 0; v < RUN_VECS; v++)
-    sum[v % STRAND_VECS] = add(sum[v % STRAND_VECS], load_fp32(columns + v * LANES));
+  for (int v = 0; v < RUN_VECS; v++) sum[v % STRAND_VECS] += load(columns + v * LANES);
   kfi_adaln_run run = kfi_adaln_run_of(fold_sum(sum), (float)n);
   for (i = 0; i < n; i++) columns[i] -= run.mean;
   for (int v = 0; v < RUN_VECS; v++) {
-    vec d = load_fp32(columns + v * LANES);
+    vec d = load(columns + v * LANES);
     squares[v % STRAND_VECS] = muladd(d, d, squares[v % STRAND_VECS]);
   }
   run.squares = fold_squares(squares);
@@ -227,11 +204,11 @@ INLINE void statistics(variant o, const kfi_adaln_task *r, line *row, kfi_adaln_
 
 /* xhat, and y, of n columns from i on. */
 INLINE vec xhat_of(variant o, const line *row, int64_t i, int64_t n) {
-  return maybe(o, mul(sub(again_x(o, row, i, n), all(row->mean)), all(row->rstd)));
+  return maybe(o, (again_x(o, row, i, n) - row->mean) * row->rstd);
 }
 
 INLINE vec y_of(variant o, const kfi_adaln_task *r, vec xhat, int64_t i) {
-  return combine(o, xhat, load_fp32(r->factor + i), load_fp32(r->shift + i));
+  return combine(o, xhat, load(r->factor + i), load(r->shift + i));
 }
 
 /* y of columns c to end - 1. Stores come eight in a row, which mixes better with the loads. */
@@ -290,17 +267,17 @@ typedef struct place {
 INLINE place place_of(variant o, vec factor, const slope *row, int64_t i, int64_t n) {
   place p;
   p.dy = take_n(o, row->dy, i, n);
-  p.x_ = mul(sub(take_n(o, row->x, i, n), all(row->mean)), all(row->rstd));
-  p.g = maybe(o, mul(p.dy, factor));
+  p.x_ = (take_n(o, row->x, i, n) - row->mean) * row->rstd;
+  p.g = maybe(o, p.dy * factor);
   return p;
 }
 
 /* The first n < LANES lanes, the others 0. */
 INLINE vec cut(vec v, int64_t n) {
   _Alignas(64) float lanes[LANES];
-  store_fp32(lanes, v);
+  store(lanes, v);
   for (int64_t j = n; j < LANES; j++) lanes[j] = 0;
-  return load_fp32(lanes);
+  return load(lanes);
 }
 
 /* c1 and c2 of one piece: four steps from column c on, or what the row has of them. */
@@ -312,7 +289,7 @@ INLINE void slope_piece(variant o, const kfi_adaln_task *r, const slope *row, in
     int v = j % V;
     int64_t i = c + j / V * KFI_STRANDS + v * LANES, n = r->dim - i;
     if (!whole && n <= 0) continue;
-    vec factor = load_fp32(r->factor + i);
+    vec factor = load(r->factor + i);
     place p;
     if (whole || n >= LANES) {
       p = place_of(o, factor, row, i, LANES);
@@ -321,7 +298,7 @@ INLINE void slope_piece(variant o, const kfi_adaln_task *r, const slope *row, in
       p.g = cut(p.g, n);
       p.x_ = cut(p.x_, n);
     }
-    sum1[v] = add(sum1[v], p.g);
+    sum1[v] += p.g;
     sum2[v] = muladd(p.g, p.x_, sum2[v]);
   }
   sums[0] = fold(sum1);
@@ -357,21 +334,21 @@ typedef struct columns {
 /* d of n columns from i on of each of n_rows rows, and what they add to the column sums. */
 INLINE void spread(variant o, const columns *s, const slope *rows, int n_rows, int64_t i, int64_t n,
                    vec *d) {
-  vec factor = load_fp32(s->factor + i), dgate = o.gated ? load_fp32(s->dgate + i) : all(0);
-  vec dscale = load_fp32(s->dscale + i), dshift = load_fp32(s->dshift + i);
+  vec factor = load(s->factor + i), dgate = o.gated ? load(s->dgate + i) : all(0);
+  vec dscale = load(s->dscale + i), dshift = load(s->dshift + i);
   UNROLL for (int k = 0; k < n_rows; k++) {
     const slope *row = &rows[k];
     place p = place_of(o, factor, row, i, n);
     dscale = combine(o, p.dy, maybe(o, p.x_), dscale);
-    dshift = add(dshift, p.dy);
-    d[k] = mulsub(p.x_, all(row->c2), sub(p.g, all(row->c1)));
-    d[k] = maybe(o, mul(all(row->rstd), d[k]));
-    if (row->dx_add) d[k] = maybe(o, add(d[k], take_n(o, row->dx_add, i, n)));
+    dshift += p.dy;
+    d[k] = mulsub(p.x_, all(row->c2), p.g - row->c1);
+    d[k] = maybe(o, row->rstd * d[k]);
+    if (row->dx_add) d[k] = maybe(o, d[k] + take_n(o, row->dx_add, i, n));
     if (o.gated) dgate = combine(o, d[k], take_n(o, row->u, i, n), dgate);
   }
-  store_fp32(s->dscale + i, dscale);
-  store_fp32(s->dshift + i, dshift);
-  if (o.gated) store_fp32(s->dgate + i, dgate);
+  store(s->dscale + i, dscale);
+  store(s->dshift + i, dshift);
+  if (o.gated) store(s->dgate + i, dgate);
 }
 
 /* dx and du of SPREAD vectors from column c on. */
@@ -384,8 +361,8 @@ INLINE void put_spread(variant o, const columns *s, const slope *rows, int n_row
     if (!o.gated) continue;
     UNROLL for (int v = 0; v < SPREAD; v += 2) {
       const float *gate = s->gate + c + v * LANES;
-      put_pair(o, rows[k].du, c + v * LANES, mul(load_fp32(gate), d[v][k]),
-               mul(load_fp32(gate + LANES), d[v + 1][k]));
+      put_pair(o, rows[k].du, c + v * LANES, load(gate) * d[v][k],
+               load(gate + LANES) * d[v + 1][k]);
     }
   }
 }
@@ -402,7 +379,7 @@ INLINE void spread_tile(variant o, const columns *s, const slope *from, int n_ro
     spread(o, s, rows, n_rows, c, n, d);
     for (int k = 0; k < n_rows; k++) {
       put_n(o, rows[k].dx, c, n, d[k]);
-      if (o.gated) put_n(o, rows[k].du, c, n, mul(load_fp32(s->gate + c), d[k]));
+      if (o.gated) put_n(o, rows[k].du, c, n, load(s->gate + c) * d[k]);
     }
   }
 }
@@ -491,7 +468,7 @@ void WIDEN(kf_dtype dtype, int64_t n, const void *from, float *to) {
     vec v = dtype == KF_FP32   ? take((variant){.dtype = KF_FP32}, from, i)
             : dtype == KF_BF16 ? take((variant){.dtype = KF_BF16}, from, i)
                                : take((variant){.dtype = KF_FP16}, from, i);
-    store_fp32(to + i, v);
+    store(to + i, v);
   }
   for (; i < n; i++) to[i] = kfi_load(dtype, from, i);
 }

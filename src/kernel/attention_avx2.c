@@ -3,20 +3,10 @@
 #include "attention.h"
 
 #ifdef KF_HAVE_AVX
-#include <immintrin.h>
+#include "simd.h"
 
-enum { LANES = 8, TILE = 4 };
-typedef __m256 vec;
+enum { TILE = 4 };
 
-static inline vec load(const float *p) { return _mm256_loadu_ps(p); }
-static inline void store(float *p, vec a) { _mm256_storeu_ps(p, a); }
-static inline vec all(float a) { return _mm256_set1_ps(a); }
-static inline vec add(vec a, vec b) { return _mm256_add_ps(a, b); }
-static inline vec sub(vec a, vec b) { return _mm256_sub_ps(a, b); }
-static inline vec mul(vec a, vec b) { return _mm256_mul_ps(a, b); }
-static inline vec divide(vec a, vec b) { return _mm256_div_ps(a, b); }
-static inline vec muladd(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
-static inline vec larger(vec a, vec b) { return _mm256_max_ps(a, b); }
 static inline vec nearest(vec a) {
   return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** Attention in tiles, written once for all instruction sets: the including file brings the vector
-** `vec` of LANES floats, its operations, and TILE, so that TILE x 3 vectors and what feeds them
-** fit the registers.
+** Attention in tiles, written once for all instruction sets: the including file brings TILE, so that
+** TILE x 3 vectors and what feeds them fit the registers, and two operations on vectors.
 **
 ** Query rows lie side by side in the lanes, so that the maximum and the sum of a softmax need no
 ** work across lanes. A strip is up to 3 vectors of query rows; per strip
@@ -31,13 +30,6 @@
 #include <float.h>
 #include <math.h>
 #include <string.h>
-
-#define INLINE static inline __attribute__((always_inline))
-#ifdef __clang__
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
 
 #define LOG2_E 1.44269504f
 #define LN_2 0.693147180559945309
@@ -68,7 +60,7 @@ static int64_t tiles(int64_t n_rows) { return (n_rows + TILE - 1) / TILE * TILE;
 /* 2^x within 1.5 units in the last place for x in [-126, 127]; below, 2^-126. */
 INLINE vec power_of_two(vec x) {
   x = larger(all(-126), x); /* in this order a NaN comes through */
-  vec n = nearest(x), r = sub(x, n);
+  vec n = nearest(x), r = x - n;
   vec p = muladd(all(0x1.5bba14p-10f), r, all(0x1.3cea88p-7f));
   p = muladd(p, r, all(0x1.c6b752p-5f));
   p = muladd(p, r, all(0x1.ebf9bcp-3f));
@@ -105,7 +97,7 @@ INLINE void inner(vec acc[TILE][3], int nv, int64_t dim, const float *a, int64_t
       UNROLL for (int i = 0; i < TILE; i++) {
         UNROLL for (int j = 0; j < nv; j++) {
           float *at = out + i * STRIP + j * LANES;
-          store(at, d > CHAIN ? add(load(at), acc[i][j]) : acc[i][j]);
+          store(at, d > CHAIN ? load(at) + acc[i][j] : acc[i][j]);
         }
       }
       clear(acc, nv);
@@ -115,7 +107,7 @@ INLINE void inner(vec acc[TILE][3], int nv, int64_t dim, const float *a, int64_t
   if (dim <= CHAIN) return;
   UNROLL for (int i = 0; i < TILE; i++) {
     UNROLL for (int j = 0; j < nv; j++) {
-      acc[i][j] = add(load(out + i * STRIP + j * LANES), acc[i][j]);
+      acc[i][j] = load(out + i * STRIP + j * LANES) + acc[i][j];
     }
   }
 }
@@ -225,15 +217,15 @@ INLINE void forward_strip(int nv, int64_t dim, int64_t n_keys, const float *k, c
   for (int64_t t = 0; t < n_keys; t += TILE)
     score_tile(nv, dim, pad, n_keys - t, k + t * pad, q, s + t * STRIP, most);
   UNROLL for (int j = 0; j < nv; j++) {
-    factor[j] = power_of_two(sub(load(strip + j * LANES), most[j]));
+    factor[j] = power_of_two(load(strip + j * LANES) - most[j]);
     store(strip + j * LANES, most[j]);
     total[j] = all(0);
   }
   for (int64_t t = 0; t < n_keys; t++) {
     UNROLL for (int j = 0; j < nv; j++) {
       float *at = s + t * STRIP + j * LANES;
-      vec p = power_of_two(sub(load(at), most[j]));
-      total[j] = add(total[j], p);
+      vec p = power_of_two(load(at) - most[j]);
+      total[j] += p;
       store(at, p);
     }
   }
@@ -257,10 +249,10 @@ static void forward_end(const kfi_head *h, int64_t first, int64_t n, float *stri
   int64_t pad = kfi_pad(h->head_dim);
   float *most = strip, *sum = strip + STRIP, *o = strip + (2 + pad) * STRIP;
   for (int j = 0; j < vectors(n); j++) {
-    vec share = divide(all(1), load(sum + j * LANES));
+    vec share = 1.0f / load(sum + j * LANES);
     for (int64_t d = 0; d < h->head_dim; d++) {
       float *at = o + d * STRIP + j * LANES;
-      store(at, mul(load(at), share));
+      store(at, load(at) * share);
     }
   }
   transpose(h->head_dim, n, o, STRIP, 1, h->o + first * h->o_step, h->o_step, 0);
@@ -315,14 +307,14 @@ INLINE void slope_tile(int nv, int64_t dim, int64_t pad, const float *k, const f
   UNROLL for (int i = 0; i < TILE; i++) {
     UNROLL for (int j = 0; j < nv; j++) {
       vec lse = load(st->lse + j * LANES);
-      store(p + i * STRIP + j * LANES, power_of_two(sub(acc[i][j], lse)));
+      store(p + i * STRIP + j * LANES, power_of_two(acc[i][j] - lse));
     }
   }
   inner(acc, nv, dim, v + t * pad, pad, st->d_o, ds);
   UNROLL for (int i = 0; i < TILE; i++) {
     UNROLL for (int j = 0; j < nv; j++) {
       vec delta = load(st->delta + j * LANES), share = load(p + i * STRIP + j * LANES);
-      store(ds + i * STRIP + j * LANES, mul(share, sub(acc[i][j], delta)));
+      store(ds + i * STRIP + j * LANES, share * (acc[i][j] - delta));
     }
   }
 }
@@ -347,7 +339,7 @@ INLINE void scatter_tile(int nv, int64_t pad, const group *g, const float *rows,
   UNROLL for (int i = 0; i < TILE; i++) {
     UNROLL for (int j = 0; j < nv; j++) {
       float *at = out + i * pad + d + j * LANES;
-      store(at, add(load(at), acc[i][j]));
+      store(at, load(at) + acc[i][j]);
     }
   }
 }

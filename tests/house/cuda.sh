@@ -8,7 +8,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$KF_BUILD"
 failed=0
-rule() { # rule NAME OFFENCES
+check() { # check NAME OFFENCES
   [ -z "$2" ] || { failed=1; printf '%s:\n%s\n\n' "$1" "$2"; }
 }
 shorten() { c++filt | sed -E 's/\(anonymous namespace\):://g; s/^void //; s/\(call\)//'; }
@@ -24,9 +24,9 @@ echo "registers: ${archs[*]}"
 awk -F';' '{ regs[$1] = regs[$1] " " $3 } END { for (k in regs) print k ":" regs[k] }' "$work/kernels" | sort
 for arch in "${archs[@]}"; do
   n=$(grep -c ";$arch;" "$work/kernels") || true
-  [ "$n" = 37 ] || rule "37 kernels for $arch expected" "$n"
+  [ "$n" = 37 ] || check "37 kernels for $arch expected" "$n"
 done
-rule "spills, or uses a stack" "$(awk -F';' '$4 != 0' "$work/kernels")"
+check "spills, or uses a stack" "$(awk -F';' '$4 != 0' "$work/kernels")"
 
 # PTX: one entry after the other.
 for ptx in cuda/adaln.compute_{80,90,100,120}.ptx; do
@@ -35,11 +35,11 @@ for ptx in cuda/adaln.compute_{80,90,100,120}.ptx; do
     /st\.global[.a-zA-Z0-9:]*\.v(4\.[fbu]32|2\.[bu]64)/ { stores[kernel]++ }
     kernel { all[kernel] = 1 }
     END { for (k in all) print k, loads[k] + 0, stores[k] + 0 }' "$ptx" | shorten >"$work/wide"
-  rule "no 16-byte load and store in $ptx" \
+  check "no 16-byte load and store in $ptx" \
     "$(grep -E '^adaln_(forward|backward)<layout<[a-z0-9]+, [48]>' "$work/wide" | awk '$(NF - 1) == 0 || $NF == 0')"
   [ "$(grep -cE '^adaln_(forward|backward)<layout<[a-z0-9]+, [48]>' "$work/wide")" = 24 ] ||
-    rule "24 wide kernels expected in $ptx" "$(cat "$work/wide")"
-  rule "atomic in $ptx" "$(grep -nE '\b(atom|red)\.' "$ptx" | head -n 3)"
+    check "24 wide kernels expected in $ptx" "$(cat "$work/wide")"
+  check "atomic in $ptx" "$(grep -nE '\b(atom|red)\.' "$ptx" | head -n 3)"
 done
 
 # doc/adaln_cuda.md has what the registers allow on an H100 with 3072 columns: 64 K registers (handed
@@ -53,8 +53,8 @@ awk -F'[;<>, ]+' '$5 == "false" && / sm_90|;sm_90/ && ($4 == 4 || $4 == 8) {
     printf "| %s%s | %s | %d | %d | %d | %d | %.0f |\n", substr($1, 7), $6 == 1 ? ", gate" : "", $3, threads,
       $8, blocks, blocks * threads, blocks * threads * bytes / 1000 }' "$work/kernels" | sort >"$work/occupancy"
 if grep -qF "$version" "$page"; then
-  rule "not in $page" "$(grep -vxFf "$page" "$work/occupancy" || true)"
-  [ "$(wc -l <"$work/occupancy")" = 12 ] || rule "12 rows expected" "$(cat "$work/occupancy")"
+  check "not in $page" "$(grep -vxFf "$page" "$work/occupancy" || true)"
+  [ "$(wc -l <"$work/occupancy")" = 12 ] || check "12 rows expected" "$(cat "$work/occupancy")"
 else
   echo "$page is about another nvcc than $version"
 fi
@@ -62,14 +62,14 @@ fi
 nm -D --defined-only libknapformer_cuda.so | awk '{print $3}' | sort >"$work/exported"
 gcc -E -P -I "$KF_SOURCE/include" "$KF_SOURCE/include/knapformer_cuda.h" |
   sed 's/^typedef .*//' | grep -o '\bkf_[a-z0-9_]*_cuda *(' | tr -d ' (' | sort -u >"$work/declared"
-rule "declared in knapformer_cuda.h only (<), exported only (>)" \
+check "declared in knapformer_cuda.h only (<), exported only (>)" \
   "$(diff "$work/declared" "$work/exported" || true)"
-rule "needs more than knapformer and the C and C++ libraries" "$(readelf -d libknapformer_cuda.so |
+check "needs more than knapformer and the C and C++ libraries" "$(readelf -d libknapformer_cuda.so |
   sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p' | grep -Ev '^(libknapformer|libc|libm|libstdc\+\+|libgcc_s|ld-linux.*)\.so' || true)"
 for compiler in "gcc -x c -std=c11" "g++ -x c++ -std=c++17"; do # no header of CUDA's
   printf '%s\n' '#include <knapformer_cuda.h>' 'int main(void) { return kf_adaln_forward_cuda(NULL, NULL) != KF_EINVAL; }' |
     $compiler -Wall -Wextra -Wpedantic -Werror -I "$KF_SOURCE/include" - -o "$work/program" \
       -L . -lknapformer_cuda -lknapformer -Wl,-rpath,"$PWD"
-  "$work/program" || rule "$compiler" "a program that calls the library fails"
+  "$work/program" || check "$compiler" "a program that calls the library fails"
 done
 exit $failed

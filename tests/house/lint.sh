@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What reviewers should not have to look for. Each rule prints the lines that break it.
+# What reviewers should not have to look for. Each check prints the lines that fail it.
 set -uo pipefail
 cd "$KF_SOURCE"
 failed=0
-rule() { # rule NAME OFFENCES
+check() { # check NAME OFFENCES
   [ -z "$2" ] || { failed=1; printf '%s:\n%s\n\n' "$1" "$2"; }
 }
 mapfile -t sources < <(scripts/sources)
@@ -18,36 +18,36 @@ own() { find "$1" -name '*.h' -printf '"%f"|' 2>/dev/null; } # the folder's own 
 libc='<(assert|ctype|errno|float|inttypes|limits|math|std[a-z]*|string|threads)\.h>'
 api='["<]knapformer\.h[">]'
 base="\"\.\./($(find src -maxdepth 1 -name '*.h' -printf '%f|' | sed 's/|$//'))\""
-rule "src/plan knows its own headers, the base files and libc only" \
+check "src/plan knows its own headers, the base files and libc only" \
   "$(stray_includes src/plan "$(own src/plan)$api|$base|$libc")"
 for folder in src/learn src/batch src/read src/draw src/sim; do
-  rule "$folder knows its own headers, those of src/plan and the base files" \
+  check "$folder knows its own headers, those of src/plan and the base files" \
     "$(stray_includes $folder "$(own $folder)$api|$base|\"\.\./plan/[a-z_]*\.h\"|<.*>")"
 done
-rule "src/comm knows its own headers, those of src/plan and src/learn, and the base files" \
+check "src/comm knows its own headers, those of src/plan and src/learn, and the base files" \
   "$(stray_includes src/comm "$(own src/comm)$api|$base|\"\.\./(plan|learn)/[a-z_]*\.h\"|<.*>")"
-rule "src/kernel knows its own headers and the base files" \
+check "src/kernel knows its own headers and the base files" \
   "$(stray_includes src/kernel "$(own src/kernel)$api|$base|<.*>")"
 for folder in examples train python/core; do
-  rule "$folder knows the public header, not the inside of other folders" \
+  check "$folder knows the public header, not the inside of other folders" \
     "$(stray_includes $folder "$(own $folder)$api|<.*>")"
 done
-rule "cli knows the public header and the trainer's, not the inside of other folders" \
+check "cli knows the public header and the trainer's, not the inside of other folders" \
   "$(stray_includes cli "$(own cli)$api|\"train/train\.h\"|<.*>")"
 
-rule "two files of one name" "$(find . -path ./build -prune -o -path ./.git -prune -o -path ./tests/fuzz/corpus -prune -o \
+check "two files of one name" "$(find . -path ./build -prune -o -path ./.git -prune -o -path ./tests/fuzz/corpus -prune -o \
   -type f ! -name CMakeLists.txt -printf '%f\n' | sort | uniq -d)"
-rule "an internal name defined twice" \
+check "an internal name defined twice" \
   "$(grep -rhoE '^(typedef (struct|enum|union) )kfi_[a-z0-9_]+|^\} kfi_[a-z0-9_]+;' src | grep -oE 'kfi_[a-z0-9_]+' |
     sort | uniq -c | awk '$1 > 2')"
-rule "no SPDX line" "$(grep -L 'SPDX-License-Identifier: Apache-2.0' "${sources[@]}")"
-rule "over 700 lines" "$(wc -l "${sources[@]}" |
+check "no SPDX line" "$(grep -L 'SPDX-License-Identifier: Apache-2.0' "${sources[@]}")"
+check "over 700 lines" "$(wc -l "${sources[@]}" |
   awk '$1 > 700 && $2 != "total" && $2 !~ /include\/knapformer.h$/')" # the manual is one file
-rule "a place that was not filled in" "$(grep -nE '@[A-Z0-9]+@' README.md doc/*.md)"
-rule "left to do" "$(grep -nE 'TO[D]O|FIX[M]E' "${sources[@]}")"
-rule "dead code" "$(grep -nE '^ *# *if +0\b' "${c_sources[@]}")"
-rule "space at the end of a line" "$(grep -nE '\s+$' "${sources[@]}")"
-rule "not formatted; run: make format" \
+check "a place that was not filled in" "$(grep -nE '@[A-Z0-9]+@' README.md doc/*.md)"
+check "left to do" "$(grep -nE 'TO[D]O|FIX[M]E' "${sources[@]}")"
+check "dead code" "$(grep -nE '^ *# *if +0\b' "${c_sources[@]}")"
+check "space at the end of a line" "$(grep -nE '\s+$' "${sources[@]}")"
+check "not formatted; run: make format" \
   "$(clang-format --dry-run -Werror "${c_sources[@]}" 2>&1 |
     sed -n 's/^\([^:]*\):.* error: .*/\1/p' | uniq -c)"
 
@@ -69,6 +69,6 @@ idle_tests() {
     esac
   done
 }
-rule "nothing runs this file" "$(idle_tests)"
+check "nothing runs this file" "$(idle_tests)"
 
 exit $failed

@@ -9,8 +9,9 @@
 #   exit   a rank exits with code 3: likewise
 #   fail   a rank calls kf_comm_fail: every other rank names it and its reason
 #
-# KF_SOAK rounds of each, or a handful. KF_BUILD and KF_MPIRUN say what to run, and by what.
+# KF_SOAK rounds of each, or a handful. KF_SOURCE, KF_BUILD and KF_MPIRUN say what to run, and by what.
 set -uo pipefail
+. "$KF_SOURCE/tests/tools/wait_until.sh"
 seed=${1:-$(date +%s)}
 rounds=${KF_SOAK:-2}
 timeout=2
@@ -34,16 +35,6 @@ die() {
   echo "seed $seed, round $round, $fault of rank $victim of $ranks: $1"
   sed 's/^/  /' "$out"
   exit 1
-}
-
-# wait_until SECONDS COMMAND...: until the command succeeds; false if it does not.
-wait_until() {
-  local end=$((SECONDS + $1 + 1))
-  shift
-  until "$@"; do
-    [ "$SECONDS" -lt "$end" ] || return 1
-    sleep 0.05
-  done
 }
 
 all_started() { [ "$(grep -c '^rank [0-9]* is process' "$out")" = "$ranks" ]; }

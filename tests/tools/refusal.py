@@ -2,13 +2,13 @@
 """What bad input gets, for the tests of the Python package."""
 
 
-def refuses(call, *words):
-    """call() raises a ValueError whose one sentence has all words."""
+def refuses(call, *words, kind=ValueError):
+    """call() raises an error of this kind, whose one sentence has all words."""
     try:
         call()
-    except ValueError as error:
+    except kind as error:
         missing = [word for word in words if str(word) not in str(error)]
         assert not missing, "%r not in %r" % (missing, str(error))
         assert "\n" not in str(error), str(error)
         return
-    raise AssertionError("no ValueError, expected one with %s" % (words,))
+    raise AssertionError("no %s, expected one with %s" % (kind.__name__, words))

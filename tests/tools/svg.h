@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "written.h"
+
 static int count(const char *text, const char *what) {
   int n = 0;
   for (; (text = strstr(text, what)); text += strlen(what)) n++;

@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -20,6 +19,7 @@
 
 #define FAIL fail_msg
 #include "adaln_problem.h"
+#include "no_room.h"
 
 #define N(array) ((int64_t)(sizeof(array) / sizeof((array)[0])))
 
@@ -245,25 +245,14 @@ static void test_no_statistics(void **state) {
 */
 static void test_threads_that_do_not_start(void **state) {
   (void)state;
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-  return; /* their shadow needs the address space; the gcc build tests this */
-#endif
-#endif
-  struct rlimit before, tight;
-  long pages = 0;
+  if (!can_take_room()) return;
   form f = {.dim = 70, .n_seqs = N(many_lens), .len = many_lens, .gate = true};
   problem *p = make(&f, 1);
   run(p, KF_ISA_BEST, 1);
   keep(p);
-  FILE *statm = fopen("/proc/self/statm", "r");
-  assert_true(statm && fscanf(statm, "%ld", &pages) == 1 && fclose(statm) == 0);
-  getrlimit(RLIMIT_AS, &before);
-  tight = before;
-  tight.rlim_cur = (rlim_t)pages * 4096 + (4 << 20);
-  setrlimit(RLIMIT_AS, &tight);
+  struct rlimit before = take_room();
   run(p, KF_ISA_BEST, 3);
-  setrlimit(RLIMIT_AS, &before);
+  give_room(before);
   expect_kept(p);
   drop(p);
 }

@@ -12,13 +12,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include <cmocka.h>
 
 #include <knapformer.h>
 
 #include "attention_problem.h"
+#include "no_room.h"
 
 #define N(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -268,23 +268,12 @@ static void test_threads_of_one_head(void **state) {
 */
 static void test_threads_that_do_not_start(void **state) {
   (void)state;
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-  return; /* its shadow needs the address space; the gcc build tests this */
-#endif
-#endif
-  struct rlimit before, tight;
-  long pages = 0;
+  if (!can_take_room()) return;
   problem *p = make_one(8, 600, 2, 1), *many = make_one(8, 600, 2, 1);
   run(p, KF_ISA_BEST, 1);
-  FILE *statm = fopen("/proc/self/statm", "r");
-  assert_true(statm && fscanf(statm, "%ld", &pages) == 1 && fclose(statm) == 0);
-  getrlimit(RLIMIT_AS, &before);
-  tight = before;
-  tight.rlim_cur = (rlim_t)pages * 4096 + (4 << 20);
-  setrlimit(RLIMIT_AS, &tight);
+  struct rlimit before = take_room();
   run(many, KF_ISA_BEST, 3);
-  setrlimit(RLIMIT_AS, &before);
+  give_room(before);
   assert_same_bits(many, p);
   drop(many);
   drop(p);

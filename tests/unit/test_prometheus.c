@@ -172,10 +172,9 @@ static void test_odd_numbers(void **state) {
   s->drift[1].before = s->drift[1].now = 0;
   strcpy(s->drift[0].what, "a\"b\\c\nd\te\xff\xc3\xa9");
   char *text = prometheus(&s->m);
-  assert_non_null(strstr(text, "knapformer_step_seconds NaN\n"));
-  assert_non_null(strstr(text, "knapformer_elapsed_seconds_total 0\n"));
-  assert_non_null(strstr(text, "knapformer_rank_busy_seconds{rank=\"0\"} -Inf\n"));
-  assert_non_null(strstr(text, "{what=\"a\\\"b\\\\c\\nd?e?\xc3\xa9\"} +Inf\n"));
+  assert_has(text, "knapformer_step_seconds NaN\n", "knapformer_elapsed_seconds_total 0\n",
+             "knapformer_rank_busy_seconds{rank=\"0\"} -Inf\n",
+             "{what=\"a\\\"b\\\\c\\nd?e?\xc3\xa9\"} +Inf\n");
   free(text);
   s->m.step_s = 0.25;
   s->m.begin_s = 31536000.5; /* a year */
@@ -190,8 +189,8 @@ static void test_large(void **state) {
   metrics_sample *s = metrics_sample_create(16384, 8);
   char *text;
   assert_int_equal(kf_metrics_prometheus(&s->m, &text), KF_OK);
-  assert_non_null(strstr(text, "knapformer_rank_speed_ratio{rank=\"16383\"} 1\n"));
-  assert_non_null(strstr(text, "knapformer_bag_ranks{bag=\"2047\"} 8\n"));
+  assert_has(text, "knapformer_rank_speed_ratio{rank=\"16383\"} 1\n",
+             "knapformer_bag_ranks{bag=\"2047\"} 8\n");
   free(text);
   metrics_sample_free(s);
 }

@@ -13,7 +13,6 @@
 
 #include <knapformer.h>
 
-#include "fail_alloc.h"
 #include "json.h"
 #include "metrics_sample.h"
 
@@ -78,14 +77,19 @@ static int read_events(const char *text, event *out, int max) {
   return n;
 }
 
-static void assert_event(const event *e, const char *name, int tid, int64_t ts, int64_t dur) {
-  assert_string_equal(e->name, name);
-  assert_int_equal(e->tid, tid);
-  assert_int_equal(e->ts, ts);
-  assert_int_equal(e->dur, dur);
+/* The X events of a piece are these. */
+static void assert_events(const char *text, const event *want, int n) {
+  event e[8];
+  assert_int_equal(read_events(text, e, 8), n);
+  for (int i = 0; i < n; i++) {
+    assert_string_equal(e[i].name, want[i].name);
+    assert_int_equal(e[i].tid, want[i].tid);
+    assert_int_equal(e[i].ts, want[i].ts);
+    assert_int_equal(e[i].dur, want[i].dur);
+  }
 }
 
-static const int64_t ms = 1000000;
+#define MS INT64_C(1000000)
 
 /* Rank 0 reported its busy time alone, rank 1 all phases. */
 static void test_phases(void **state) {
@@ -93,17 +97,14 @@ static void test_phases(void **state) {
   metrics_sample *s = metrics_sample_create(2, 1);
   s->real[0] = 1.75;
   char *text = step(&s->m);
-  event e[8];
-  assert_int_equal(read_events(text, e, 8), 6);
-  assert_event(&e[0], "compute", 1, 10000 * ms, 1750 * ms);
-  assert_event(&e[1], "wait", 1, 11750 * ms, 250 * ms);
-  assert_event(&e[2], "plan", 2, 10000 * ms, 125 * ms);
-  assert_event(&e[3], "route", 2, 10125 * ms, 250 * ms);
-  assert_event(&e[4], "compute", 2, 10375 * ms, 1250 * ms);
-  assert_event(&e[5], "wait", 2, 11625 * ms, 375 * ms);
-  assert_non_null(strstr(text, "\"ts\":10000000.000,\"dur\":1750000.000,\"args\":{\"step\":7}}"));
-  assert_non_null(strstr(text, "{\"name\":\"max_over_mean\",\"ph\":\"C\",\"pid\":1,"
-                               "\"ts\":10000000.000,\"args\":{\"ratio\":1.25}}"));
+  static const event want[] = {
+    {"compute", 1, 10000 * MS, 1750 * MS}, {"wait", 1, 11750 * MS, 250 * MS},
+    {"plan", 2, 10000 * MS, 125 * MS},     {"route", 2, 10125 * MS, 250 * MS},
+    {"compute", 2, 10375 * MS, 1250 * MS}, {"wait", 2, 11625 * MS, 375 * MS}};
+  assert_events(text, want, 6);
+  assert_has(text, "\"ts\":10000000.000,\"dur\":1750000.000,\"args\":{\"step\":7}}",
+             "{\"name\":\"max_over_mean\",\"ph\":\"C\",\"pid\":1,"
+             "\"ts\":10000000.000,\"args\":{\"ratio\":1.25}}");
   free(text);
   metrics_sample_free(s);
 }
@@ -118,15 +119,12 @@ static void test_gaps_and_clipping(void **state) {
   c[2] = (kf_counters){.plan_s = 3, .compute_s = 1};                      /* all of it planning */
   c[3] = (kf_counters){.plan_s = -1, .route_s = NAN, .compute_s = 1e-10}; /* nonsense */
   char *text = step(&s->m);
-  event e[8];
-  assert_int_equal(read_events(text, e, 8), 7);
-  assert_event(&e[0], "route", 1, 10000 * ms, 500 * ms);
-  assert_event(&e[1], "compute", 1, 10500 * ms, 1500 * ms);
-  assert_event(&e[2], "plan", 2, 10000 * ms, 1000 * ms);
-  assert_event(&e[3], "route", 2, 11000 * ms, 500 * ms);
-  assert_event(&e[4], "compute", 2, 11500 * ms, 500 * ms);
-  assert_event(&e[5], "plan", 3, 10000 * ms, 2000 * ms);
-  assert_event(&e[6], "wait", 4, 10000 * ms, 2000 * ms);
+  static const event want[] = {
+    {"route", 1, 10000 * MS, 500 * MS},   {"compute", 1, 10500 * MS, 1500 * MS},
+    {"plan", 2, 10000 * MS, 1000 * MS},   {"route", 2, 11000 * MS, 500 * MS},
+    {"compute", 2, 11500 * MS, 500 * MS}, {"plan", 3, 10000 * MS, 2000 * MS},
+    {"wait", 4, 10000 * MS, 2000 * MS}};
+  assert_events(text, want, 7);
   free(text);
   metrics_sample_free(s);
 }
@@ -137,9 +135,9 @@ static void test_whole(void **state) {
   for (int n_steps = 0; n_steps < 3; n_steps++) {
     metrics_sample *s = metrics_sample_create(3, 2);
     char *text = begin(3);
-    assert_non_null(strstr(text, "\"pid\":1,\"args\":{\"name\":\"knapformer\"}}"));
-    assert_non_null(strstr(text, "\"tid\":3,\"args\":{\"name\":\"rank 2\"}}"));
-    assert_non_null(strstr(text, "\"tid\":3,\"args\":{\"sort_index\":2}}"));
+    assert_has(text, "\"pid\":1,\"args\":{\"name\":\"knapformer\"}}",
+               "\"tid\":3,\"args\":{\"name\":\"rank 2\"}}",
+               "\"tid\":3,\"args\":{\"sort_index\":2}}");
     for (int i = 0; i < n_steps; i++) text = join(text, step(&s->m));
     assert_false(json_valid(text));
     char *closed = malloc(strlen(text) + 2);
@@ -209,9 +207,8 @@ static void test_nothing_yet(void **state) {
   m.step_s = 1;
   text = join(join(begin(2), step(&m)), end());
   assert_true(json_valid(text));
-  event e[2];
-  assert_int_equal(read_events(text, e, 2), 2);
-  assert_event(&e[1], "wait", 2, 0, 1000 * ms);
+  static const event want[] = {{"wait", 1, 0, 1000 * MS}, {"wait", 2, 0, 1000 * MS}};
+  assert_events(text, want, 2);
   free(text);
 }
 

@@ -12,9 +12,9 @@
 
 #include <cmocka.h>
 
-#include "fail_alloc.h"
 #include "json.h"
 #include "writer.h"
+#include "written.h"
 
 static char *take(kfi_writer *w) {
   char *text;
@@ -131,29 +131,22 @@ static void test_nothing(void **state) {
   ASSERT_WRITES("", (void)0);
 }
 
+static kf_status write_much(char **text) {
+  kfi_writer w = {0};
+  for (int i = 0; i < 3000; i++) {
+    kfi_put(&w, "%d", i);
+    kfi_put_json(&w, "\x01x");
+    kfi_put_label(&w, "x");
+    kfi_put_xml(&w, "<");
+    kfi_put_real(&w, i);
+  }
+  return kfi_writer_take(&w, "a test", text);
+}
+
 static void test_memory(void **state) {
   (void)state;
-  for (long k = 1;; k++) {
-    kfi_writer w = {0};
-    char *text = NULL;
-    fail_alloc(k);
-    for (int i = 0; i < 3000; i++) {
-      kfi_put(&w, "%d", i);
-      kfi_put_json(&w, "\x01x");
-      kfi_put_label(&w, "x");
-      kfi_put_xml(&w, "<");
-      kfi_put_real(&w, i);
-    }
-    kf_status status = kfi_writer_take(&w, "a test", &text);
-    if (fail_alloc(0) < k) {
-      free(text);
-      assert_true(k > 2);
-      break;
-    }
-    assert_int_equal(status, KF_ENOMEM);
-    assert_null(text);
-    assert_non_null(strstr(kf_last_error(), "bytes for a test"));
-  }
+  assert_starves(2, text, write_much(&text));
+  assert_has(kf_last_error(), "bytes for a test");
 }
 
 int main(void) {

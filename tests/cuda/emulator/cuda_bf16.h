@@ -5,17 +5,8 @@
 
 #include "cuda_runtime.h"
 
-struct __nv_bfloat16 {
-  unsigned short bits;
-  EMULATOR_COPIES(__nv_bfloat16)
-};
+EMULATOR_HALF(__nv_bfloat16, __bfloat16_as_ushort, __ushort_as_bfloat16)
 
-inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 value) { return value.bits; }
-inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short bits) {
-  __nv_bfloat16 value;
-  value.bits = bits;
-  return value;
-}
 inline float __bfloat162float(__nv_bfloat16 value) {
   return __uint_as_float((unsigned)value.bits << 16);
 }

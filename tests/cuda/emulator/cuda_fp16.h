@@ -5,17 +5,7 @@
 
 #include "cuda_runtime.h"
 
-struct __half {
-  unsigned short bits;
-  EMULATOR_COPIES(__half)
-};
-
-inline unsigned short __half_as_ushort(__half value) { return value.bits; }
-inline __half __ushort_as_half(unsigned short bits) {
-  __half value;
-  value.bits = bits;
-  return value;
-}
+EMULATOR_HALF(__half, __half_as_ushort, __ushort_as_half)
 
 inline float __half2float(__half value) {
   unsigned sign = (unsigned)(value.bits & 0x8000) << 16, exponent = value.bits >> 10 & 31;

@@ -41,6 +41,19 @@ void emulator_copy(void *to, const void *from, size_t bytes);
     return *this;                                                                                  \
   }
 
+/* A number of 16 bits, and what makes bits of it and the other way round. */
+#define EMULATOR_HALF(name, bits_of, from_bits)                                                    \
+  struct name {                                                                                    \
+    unsigned short bits;                                                                           \
+    EMULATOR_COPIES(name)                                                                          \
+  };                                                                                               \
+  inline unsigned short bits_of(name value) { return value.bits; }                                 \
+  inline name from_bits(unsigned short bits) {                                                     \
+    name value;                                                                                    \
+    value.bits = bits;                                                                             \
+    return value;                                                                                  \
+  }
+
 #define EMULATOR_VECTOR_2(name, type)                                                              \
   struct alignas(2 * sizeof(type)) name {                                                          \
     type x, y;                                                                                     \
