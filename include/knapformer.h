@@ -33,6 +33,7 @@
 **  18. bucket    how many samples of a length make a batch, under a memory and a compute limit
 **  19. sampler   an epoch's batches, the same on every rank without a word between them
 **  20. report    a training run, or the same one without and with the balancer, as one HTML page
+**  21. numbers   random ones, hashes and quantiles, as the library itself uses them
 **
 ** The shortest program that plans a step (every call returns a kf_status, and what is created is
 ** freed by kf_planner_free and kf_batch_free):
@@ -468,12 +469,13 @@ KF_API kf_status kf_comm_gather(kf_comm *comm, const void *record, int64_t n_byt
 KF_API kf_status kf_comm_alltoallv(kf_comm *comm, const void *send, const int64_t *send_bytes,
                                    void *recv, const int64_t *recv_bytes);
 
-typedef enum kf_type { KF_F32 = 0, KF_F64 = 1, KF_I64 = 2 } kf_type;
+/* What an element is. Each call says which it takes and refuses the others. */
+typedef enum kf_dtype { KF_F32 = 0, KF_BF16 = 1, KF_F16 = 2, KF_F64 = 3, KF_I64 = 4 } kf_dtype;
 typedef enum kf_reduction { KF_SUM = 0, KF_MAX = 1, KF_MIN = 2 } kf_reduction;
 
 /* data (n) of every rank becomes the sum, maximum or minimum over all ranks, the same bits on all
-** (which of several NaNs may differ). A NaN of any rank comes through. */
-KF_API kf_status kf_comm_reduce(kf_comm *comm, kf_reduction reduction, kf_type type, int64_t n,
+** (which of several NaNs may differ). A NaN of any rank comes through. Takes f32, f64 and i64. */
+KF_API kf_status kf_comm_reduce(kf_comm *comm, kf_reduction reduction, kf_dtype dtype, int64_t n,
                                 void *data);
 
 /* -------------------------------------------------------------------- 9. step */
@@ -614,10 +616,6 @@ KF_API kf_status kf_attention_backward(const kf_attention *attention);
 
 /* ------------------------------------------------------------------ 13. adaln */
 
-/* How tensors are stored. Arithmetic is always fp32; storing rounds to the nearest, ties to even,
-** and a NaN stays a NaN. */
-typedef enum kf_dtype { KF_FP32 = 0, KF_BF16 = 1, KF_FP16 = 2 } kf_dtype;
-
 /* When a kernel rounds to dtype. */
 typedef enum kf_rounding {
   KF_ROUND_ONCE = 0, /* fp32 until a tensor is stored: the exact one */
@@ -639,7 +637,8 @@ typedef enum kf_rounding {
 **
 ** The order of every sum is fixed (doc/adaln.md): all results are the same to the bit with any
 ** number of threads, with every kf_isa, and on CUDA (kf_adaln_forward_cuda in knapformer_cuda.h).
-** Tensors do not overlap, but x may be residual and dx may be dx_add.
+** Tensors do not overlap, but x may be residual and dx may be dx_add. Arithmetic is always fp32;
+** storing rounds to the nearest, ties to even, and a NaN stays a NaN.
 */
 typedef struct kf_adaln {
   int64_t n_tokens, n_seqs;
@@ -649,7 +648,7 @@ typedef struct kf_adaln {
                                 from 0 to n_tokens */
   const int32_t *seq_index;  /* (n_tokens) each token's sequence; one that appears in several places
                                 is one sequence. Memory is needed for each run of equal entries. */
-  kf_dtype dtype;            /* of tokens: x, y, residual, u, and their gradients */
+  kf_dtype dtype;            /* of tokens: x, y, residual, u, and their gradients: f32, bf16, f16 */
   int32_t mod_fp32;          /* not 0: scale, shift, gate and their gradients are fp32, whatever
                                 dtype is; only with KF_ROUND_ONCE */
   int64_t mod_stride; /* elements from one sequence's scale, shift, gate, dscale, .. to the next
@@ -1274,6 +1273,20 @@ typedef struct kf_report {
 ** 0-terminated; free() it.
 */
 KF_API kf_status kf_report_html(const kf_report *report, char **out);
+
+/* ----------------------------------------------------------------- 21. numbers */
+
+/* The first output of splitmix64 from this state, and what is added to the state for each further one. */
+#define KF_SPLITMIX64_STEP 0x9e3779b97f4a7c15u
+KF_API uint64_t kf_splitmix64(uint64_t state);
+
+/* FNV-1a 64 over bytes. Begin with KF_HASH_START, go on with what the last call gave. */
+#define KF_HASH_START 0xcbf29ce484222325u
+KF_API uint64_t kf_hash_bytes(uint64_t hash, const void *data, size_t n_bytes);
+
+/* The value that `share` (0 to 1) of n lie below, between two of them by proportion: 0.5 for the
+** median. Of none: 0. The values are numbers; they are reordered. Time is linear in n. */
+KF_API double kf_quantile(double *value, int64_t n, double share);
 
 #ifdef __cplusplus
 }

@@ -18,7 +18,7 @@ static inline uint64_t kfi_get_word(const unsigned char *at) {
 }
 
 static inline uint64_t kfi_checksum(const unsigned char *bytes, size_t n) {
-  return kfi_hash_bytes(KFI_HASH_START, bytes, n);
+  return kf_hash_bytes(KF_HASH_START, bytes, n);
 }
 
 #endif

@@ -41,7 +41,7 @@ typedef struct arranging {
 /* 0 .. n-1, n up to 2^31: the high half of a 64 by 32 bit product, so that no number is favoured. */
 static int64_t throw_below(arranging *a, int64_t n) {
   uint64_t r = kfi_mix64(a->dice);
-  a->dice += KFI_MIX_STEP;
+  a->dice += KF_SPLITMIX64_STEP;
   return (int64_t)(((r >> 32) * (uint64_t)n + ((r & 0xffffffffu) * (uint64_t)n >> 32)) >> 32);
 }
 

@@ -185,12 +185,12 @@ static kf_status exchange(kf_comm *comm, const kfi_exchange *x) {
 }
 
 /* Rank r reduces the r-th part of everybody's data, in the order of ranks, and hands it to all. */
-static kf_status reduce(kf_comm *comm, kf_reduction reduction, kf_type type, int64_t n,
+static kf_status reduce(kf_comm *comm, kf_reduction reduction, kf_dtype type, int64_t n,
                         void *data) {
   enum { BLOCK = 512 }; /* elements at a time: they stay in the cache until all have them */
   double block[BLOCK];
   local *l = (local *)comm;
-  int64_t size = kfi_type_bytes(type);
+  int64_t size = kfi_dtype_bytes(type);
   kf_status status;
   if ((status = begin(l, (desk){.reduces = true, .data = data, .what = {n, reduction * 8 + type}})))
     return status;

@@ -67,7 +67,7 @@ typedef struct variant {
   bool each, gated, stream;
 } variant;
 
-INLINE int64_t size_of(variant o) { return o.dtype == KF_FP32 ? 4 : 2; }
+INLINE int64_t size_of(variant o) { return o.dtype == KF_F32 ? 4 : 2; }
 
 INLINE const void *at(variant o, const void *p, int64_t i) {
   return (const char *)p + i * size_of(o);
@@ -78,14 +78,14 @@ INLINE void *at_out(variant o, void *p, int64_t i) { return (char *)p + i * size
 
 INLINE vec take(variant o, const void *p, int64_t i) {
   const void *from = at(o, p, i);
-  return o.dtype == KF_FP32   ? load_fp32(from)
+  return o.dtype == KF_F32    ? load_fp32(from)
          : o.dtype == KF_BF16 ? load_bf16(from)
                               : load_fp16(from);
 }
 
 INLINE void put(variant o, void *p, int64_t i, vec v) {
   void *to = at_out(o, p, i);
-  if (o.dtype == KF_FP32)
+  if (o.dtype == KF_F32)
     o.stream ? stream_fp32(to, v) : store_fp32(to, v);
   else if (o.dtype == KF_BF16)
     o.stream ? stream_half(to, to_bf16(v)) : store_half(to, to_bf16(v));
@@ -105,7 +105,7 @@ INLINE void put_pair(variant o, void *p, int64_t i, vec a, vec b) {
 }
 
 INLINE vec rounded(variant o, vec v) {
-  return o.dtype == KF_FP32 ? v : o.dtype == KF_BF16 ? round_bf16(v) : round_fp16(v);
+  return o.dtype == KF_F32 ? v : o.dtype == KF_BF16 ? round_bf16(v) : round_fp16(v);
 }
 
 /* [R] of adaln.h */
@@ -443,7 +443,7 @@ INLINE void backward(const kfi_adaln_task *r, variant o) {
 
 /* Whether all rows of a tensor that is written begin on a cache line. */
 static bool aligned(const kfi_adaln_task *r, const void *tensor) {
-  return (uintptr_t)tensor % 64 == 0 && r->dim * kfi_size_of(r->dtype) % 64 == 0;
+  return (uintptr_t)tensor % 64 == 0 && r->dim * kfi_dtype_bytes(r->dtype) % 64 == 0;
 }
 
 /* The variants are functions of their own: in one large function gcc takes ten times as long.
@@ -454,15 +454,15 @@ typedef void made_variant(const kfi_adaln_task *r, bool stream);
     function(r, (variant){dtype, each, gated, stream});                                            \
   }
 #define VARIANTS(function)                                                                         \
-  VARIANT(function, fp32, KF_FP32, false, false)                                                   \
-  VARIANT(function, fp32_gated, KF_FP32, false, true)                                              \
-  VARIANT(function, fp32_each, KF_FP32, true, r->gate != NULL)                                     \
+  VARIANT(function, fp32, KF_F32, false, false)                                                    \
+  VARIANT(function, fp32_gated, KF_F32, false, true)                                               \
+  VARIANT(function, fp32_each, KF_F32, true, r->gate != NULL)                                      \
   VARIANT(function, bf16, KF_BF16, false, false)                                                   \
   VARIANT(function, bf16_gated, KF_BF16, false, true)                                              \
   VARIANT(function, bf16_each, KF_BF16, true, r->gate != NULL)                                     \
-  VARIANT(function, fp16, KF_FP16, false, false)                                                   \
-  VARIANT(function, fp16_gated, KF_FP16, false, true)                                              \
-  VARIANT(function, fp16_each, KF_FP16, true, r->gate != NULL)                                     \
+  VARIANT(function, fp16, KF_F16, false, false)                                                    \
+  VARIANT(function, fp16_gated, KF_F16, false, true)                                               \
+  VARIANT(function, fp16_each, KF_F16, true, r->gate != NULL)                                      \
   static made_variant *const function##s[][3] = {                                                  \
     {function##_fp32, function##_fp32_gated, function##_fp32_each},                                \
     {function##_bf16, function##_bf16_gated, function##_bf16_each},                                \
@@ -488,10 +488,10 @@ void BACKWARD(const kfi_adaln_task *r) {
 void WIDEN(kf_dtype dtype, int64_t n, const void *from, float *to) {
   int64_t i = 0;
   for (; i + LANES <= n; i += LANES) {
-    vec v = dtype == KF_FP32   ? take((variant){.dtype = KF_FP32}, from, i)
+    vec v = dtype == KF_F32    ? take((variant){.dtype = KF_F32}, from, i)
             : dtype == KF_BF16 ? take((variant){.dtype = KF_BF16}, from, i)
-                               : take((variant){.dtype = KF_FP16}, from, i);
+                               : take((variant){.dtype = KF_F16}, from, i);
     store_fp32(to + i, v);
   }
-  for (; i < n; i++) to[i] = kfi_load(dtype, from, i);
+  for (; i < n; i++) to[i] = kfi_element(dtype, from, i);
 }

@@ -61,7 +61,7 @@ static int by_value(const void *left, const void *right) {
 
 /* Quickselect: the halves that cannot hold the quantile are not sorted. Should pivots be bad ones
 ** again and again, what is left is sorted after all. */
-double kfi_quantile(kfi_weighted *v, int64_t n, double part) {
+double kfi_weighted_quantile(kfi_weighted *v, int64_t n, double part) {
   double want = 0, below = 0;
   for (int64_t i = 0; i < n; i++) want += part * v[i].weight;
   for (int k = 0; k < 64; k++) {
@@ -214,13 +214,13 @@ static double score(const kfi_curve_work *work, const double a[3], const double 
         v[s->n - ++n_rest] = e; /* from the end: there is room, these rows come only once */
     }
     if (!own) continue;
-    double c = kfi_quantile(v, n, 0.5);
+    double c = kfi_weighted_quantile(v, n, 0.5);
     for (int64_t i = 0; i < n; i++) sum += v[i].weight * fmin(fabs(v[i].value - c), FAR);
     if (centre) centre[g] = c;
   }
   if (n_rest > 0) {
     v += s->n - n_rest;
-    rest_centre = kfi_quantile(v, n_rest, 0.5);
+    rest_centre = kfi_weighted_quantile(v, n_rest, 0.5);
     for (int64_t i = 0; i < n_rest; i++)
       sum += v[i].weight * fmin(fabs(v[i].value - rest_centre), FAR);
   }
@@ -237,7 +237,7 @@ static void level_start(const kfi_curve_work *work, kfi_curve *curve) {
     double count = (double)(s->off[g + 1] - s->off[g]);
     if (count > 0) work->sorted[n++] = (kfi_weighted){curve->slow[g], count};
   }
-  double middle = kfi_quantile(work->sorted, n, 0.5);
+  double middle = kfi_weighted_quantile(work->sorted, n, 0.5);
   for (int k = 0; k < 3; k++) curve->a[k] *= kfi_exp(middle);
   for (int32_t g = 0; g < s->n_groups; g++)
     curve->slow[g] = s->off[g + 1] > s->off[g] ? kfi_exp(curve->slow[g] - middle) : 1;
@@ -413,7 +413,7 @@ static void centre_ranks(const kfi_curve_rows *rows, kfi_curve_work *work, kfi_c
       double ratio = rows->y[first + i] / kfi_curve_at(curve->a, rows->x[first + i]);
       work->sorted[i] = (kfi_weighted){ratio, 1};
     }
-    curve->slow[g] = kfi_quantile(work->sorted, n, 0.5);
+    curve->slow[g] = kfi_weighted_quantile(work->sorted, n, 0.5);
   }
 }
 
@@ -437,7 +437,7 @@ static double sigma_of(const kfi_curve_rows *rows, const kfi_curve_work *work,
         double f = curve->slow[g] * kfi_curve_at(curve->a, s->x[i]);
         work->sorted[i] = (kfi_weighted){fabs(kfi_log(s->y[i] / f)), weight[i]};
       }
-    most = fmax(most, kfi_quantile(work->sorted, s->n, part));
+    most = fmax(most, kfi_weighted_quantile(work->sorted, s->n, part));
   }
   return most / SIGMA_Z * (1 + 5 / (n - free)); /* Rousseeuw's correction for few rows */
 }

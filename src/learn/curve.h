@@ -50,6 +50,6 @@ static inline double kfi_curve_at(const double a[3], double x) {
 }
 
 /* The least value that `part` of the weight does not exceed. Reorders v; n is at least 1. */
-double kfi_quantile(kfi_weighted *v, int64_t n, double part);
+double kfi_weighted_quantile(kfi_weighted *v, int64_t n, double part);
 
 #endif

@@ -220,7 +220,7 @@ static void fit_power(const fitting *f, kf_fit *out) {
 static double median_rank(const fitting *f) {
   kfi_weighted *v = f->work.sorted; /* no more groups than rows */
   for (int32_t g = 0; g < f->all.n_groups; g++) v[g] = (kfi_weighted){f->curve.slow[g], 1};
-  return kfi_quantile(v, f->all.n_groups, 0.5);
+  return kfi_weighted_quantile(v, f->all.n_groups, 0.5);
 }
 
 static void hand_out(const fitting *f, double *slowness, uint8_t *outlier, kf_fit *out) {

@@ -14,7 +14,7 @@
 /* -------------------------------------------------------------------- chunks */
 
 uint64_t kfi_plan_hash(const kf_chunk *chunk, int64_t n) {
-  return kfi_hash(KFI_HASH_START, (const int64_t *)chunk, 7 * n);
+  return kfi_hash(KF_HASH_START, (const int64_t *)chunk, 7 * n);
 }
 
 /* Write the chunks of every sequence, in order, and where their rows stand at home. */

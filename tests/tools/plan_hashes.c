@@ -49,12 +49,10 @@ done:
 static kf_status print_state(const kf_scheduler *s) {
   void *bytes;
   size_t n;
-  uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
   kf_status status = kf_scheduler_save(s, &bytes, &n);
   if (status) return status;
-  for (size_t i = 0; i < n; i++) h = (h ^ ((unsigned char *)bytes)[i]) * 0x100000001b3u;
+  printf(" %016" PRIx64, kf_hash_bytes(KF_HASH_START, bytes, n));
   free(bytes);
-  printf(" %016" PRIx64, h);
   return KF_OK;
 }
 
@@ -156,13 +154,12 @@ static kf_status sample(const kf_batch *wan, kf_rule rule, kf_step_mode mode) {
   const kf_sampled *step;
   kf_epoch epoch;
   kf_status status;
-  uint64_t h = 0xcbf29ce484222325u;
+  uint64_t h = KF_HASH_START;
   o.bucket.n_ranks = 16;
   if ((status = kf_cost_preset("wan1.3b", "free", 16, 0.4, &o.bucket.cost))) return status;
   if ((status = kf_sampler_create(&o, wan->len, wan->n_seqs, &sampler))) return status;
   while (!(status = kf_sampler_next(sampler, &step)) && step) {
-    for (int64_t i = 0; i < step->batch.n_seqs; i++)
-      h = (h ^ (uint64_t)step->sample[i]) * 0x100000001b3u;
+    h = kf_hash_bytes(h, step->sample, (size_t)step->batch.n_seqs * sizeof *step->sample);
     if (step->step != 20) continue;
     o.bucket.cost.quadratic_s *= 3;
     if ((status = kf_sampler_set_cost(sampler, 22, &o.bucket.cost))) break;

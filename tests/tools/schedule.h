@@ -300,17 +300,11 @@ static inline void course_check_learned(course *c, const kf_scheduler *s) {
 
 /* -------------------------------------------------------------------- over a comm */
 
-static inline uint64_t saved_hash(saved b) { /* FNV-1a */
-  uint64_t h = 0xcbf29ce484222325u;
-  for (size_t i = 0; i < b.n; i++) h = (h ^ ((unsigned char *)b.data)[i]) * 0x100000001b3u;
-  return h;
-}
-
 /* Every rank's scheduler holds the same bytes. Collective. */
 static inline void course_same_on_all(course *c, kf_comm *comm, const kf_scheduler *s) {
   uint64_t all[WORLD_RANKS];
   saved b = course_save(c, s);
-  uint64_t mine = saved_hash(b);
+  uint64_t mine = kf_hash_bytes(KF_HASH_START, b.data, b.n);
   free(b.data);
   kf_status status = kf_comm_gather(comm, &mine, sizeof mine, all);
   MUST(c, status == KF_OK, "gather: %s", kf_last_error());

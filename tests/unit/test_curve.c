@@ -35,7 +35,7 @@ static void compare_quantiles(kfi_weighted *v, int64_t n) {
     kfi_weighted copy[400];
     memcpy(copy, v, (size_t)n * sizeof *v);
     double want = sorted_quantile(v, n, parts[k]);
-    assert_true(kfi_quantile(copy, n, parts[k]) == want);
+    assert_true(kfi_weighted_quantile(copy, n, parts[k]) == want);
   }
 }
 
