@@ -484,9 +484,14 @@ KF_API kf_status kf_comm_reduce(kf_comm *comm, kf_reduction reduction, kf_dtype 
 ** The online step: each rank says what it has, all plan, all compare. Two small gathers. The
 ** object keeps the memory from step to step.
 **
+**     kf_step *step;
+**     kf_planner *planner;  // as above
+**     const kf_plan *plan;
 **     kf_step_create(comm, 0, &step);
-**     each step:  kf_step_gather(step, &mine, &batch, NULL);
-**                 kf_step_plan(step, planner, &plan);
+**     for (;;) {  // each step
+**       kf_step_gather(step, &mine, &batch, NULL);
+**       kf_step_plan(step, planner, &plan);
+**     }
 */
 typedef struct kf_step kf_step;
 
@@ -821,13 +826,20 @@ KF_API kf_status kf_config_text(const kf_config *config, char **out);
 /*
 ** The online object: a planner, the cost it plans with, and what it has learned.
 **
+**     kf_scheduler *scheduler;
+**     kf_scheduler_options options = {.n_ranks = 8};
+**     kf_step *step;  // of section 9
+**     const kf_plan *plan;
 **     kf_scheduler_create(&options, &scheduler);
-**     each step, ranks of a comm:               or all ranks in one process:
-**       kf_step_schedule(step, scheduler,         kf_scheduler_plan(scheduler, &batch, &plan);
-**                        &mine, &plan);
-**       ... route, compute, route back ...        ...
-**       kf_scheduler_update_stats(scheduler,      for each rank r: kf_scheduler_update_stats(
-**           my_rank, seconds, NULL);                  scheduler, r, seconds[r], NULL);
+**     for (;;) {  // each step, ranks of a comm
+**       kf_step_schedule(step, scheduler, &mine, NULL, &plan);
+**       // ... route, compute, route back ...
+**       kf_scheduler_update_stats(scheduler, rank, seconds[rank], NULL);
+**     }
+**     for (;;) {  // or all ranks in one process
+**       kf_scheduler_plan(scheduler, batch, &plan);
+**       for (int32_t r = 0; r < 8; r++) kf_scheduler_update_stats(scheduler, r, seconds[r], NULL);
+**     }
 **
 ** Times of a step travel with the lengths of the next, so that every rank knows the same and learns
 ** the same, to the bit, without a collective of its own. Every step is planned; every
@@ -1109,10 +1121,18 @@ KF_API kf_status kf_lens_parse(const char *name, const char *text, size_t n_byte
 ** follows from the options, the lengths, the epoch and what was set since it began, so every rank
 ** computes the same for itself, without communication, and can go on exactly where it stopped.
 **
+**     kf_sampler *sampler;
+**     kf_sampler_options options = {.bucket = {.mem_tokens = 160000, .match_len = 75600, .n_ranks = 8}};
+**     kf_cost_preset("wan1.3b", NULL, 8, 0.4, &options.bucket.cost);
 **     kf_sampler_create(&options, len, n_samples, &sampler);
-**     for each epoch:  kf_sampler_set_epoch(sampler, epoch);
-**                      while (!kf_sampler_next(sampler, &sampled) && sampled)
-**                        my samples are sampled->sample[sampled->batch.rank_off[rank]] ..
+**     for (int64_t epoch = 0; epoch < n_epochs; epoch++) {
+**       const kf_sampled *step;
+**       kf_sampler_set_epoch(sampler, epoch);
+**       while (!kf_sampler_next(sampler, &step) && step) {
+**         const int64_t *mine = step->sample + step->batch.rank_off[rank];
+**         // ... up to step->sample + step->batch.rank_off[rank + 1]
+**       }
+**     }
 **
 ** Samples are shuffled, each bucket is cut into batches of its size (what is left over makes a smaller
 ** one), and batches are shuffled. `packed` has no buckets: it looks at `window` samples of the shuffled
@@ -1123,7 +1143,14 @@ KF_API kf_status kf_lens_parse(const char *name, const char *text, size_t n_byte
 ** Online: a scheduler measures (also where nothing is routed: bag_size "g1n1"), refits at the same
 ** steps on every rank, and what it learned goes to the sampler:
 **
-**     if (metrics->refits != seen) kf_sampler_set_cost(sampler, step, &metrics->cost);
+**     int64_t seen = 0;
+**     kf_sampler *sampler;
+**     kf_scheduler *scheduler;
+**     const kf_metrics *metrics = kf_scheduler_metrics(scheduler);  // after each step
+**     if (metrics->refits != seen) {
+**       kf_sampler_set_cost(sampler, kf_sampler_step(sampler), &metrics->cost);
+**       seen = metrics->refits;
+**     }
 */
 typedef struct kf_sampler kf_sampler;
 
