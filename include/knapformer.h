@@ -845,7 +845,8 @@ KF_API kf_status kf_config_text(const kf_config *config, char **out);
 ** the same, to the bit, without a collective of its own. Every step is planned; every
 ** rebalance_interval steps `history` refits: the three coefficients of the cost, one speed per rank,
 ** one correction per class of sequence. A single pause, garbage collection or checkpoint does not
-** move it; what lasts five steps does. `static` and `modelled` keep their cost, and tell.
+** move it; what lasts five steps does. `static` and `modelled` keep their cost: they never refit, and
+** tell of drift and of the error of what they predict.
 */
 typedef struct kf_scheduler kf_scheduler;
 
@@ -934,7 +935,7 @@ KF_API kf_status kf_scheduler_restore(kf_scheduler *scheduler, const char *name,
 typedef struct kf_drift {
   char what[48]; /* "quadratic_s", "speed of rank 3", "correction of video, 512 pixels" */
   double before, now;
-  int64_t step; /* of the refit that found it */
+  int64_t step; /* when it was found */
 } kf_drift;
 
 /* What was learned of a class of sequences: its compute is `correction` times the cost's. */
@@ -969,7 +970,7 @@ typedef struct kf_metrics {
   double noise;                 /* what one time scatters about the prediction, relative */
 
   const double *busy_s;          /* (n_ranks) as reported; 0: was not */
-  const double *predicted_s;     /* (n_ranks) of busy_s, before it was measured */
+  const double *predicted_s;     /* (n_ranks) of busy_s, when it was planned */
   const double *busy_share;      /* (n_ranks) busy_s / step_s */
   const double *memory_pressure; /* (n_ranks) memory used / limit; else tokens / cap; else 0 */
   const double *speed;           /* (n_ranks) that plans are made with */
@@ -985,7 +986,7 @@ typedef struct kf_metrics {
   double comm_scale; /* measured over predicted time of moving data */
   int32_t n_corrections, n_drifts;
   const kf_correction *correction;  /* (n_corrections) classes that were seen */
-  const kf_drift *drift;            /* (n_drifts) of the last refit */
+  const kf_drift *drift;            /* (n_drifts) found when it was last looked */
   int64_t refits, drifts, outliers; /* so far: refits, drifts found, times not learned from */
 
   uint64_t plan_hash; /* of the step */

@@ -78,6 +78,20 @@ void kfi_metrics_start(kf_scheduler *s) {
   kfi_metrics_cost(s);
 }
 
+/* What a rank was expected to take when its step was planned: by the law, where plans follow it, else
+** by the cost that they are made with. */
+static double expected_s(const kf_scheduler *s, int32_t rank) {
+  const kfi_history *h = &s->history;
+  const kfi_load *load = h->load + (int64_t)rank * KFI_CLASSES;
+  const kf_cost *cost = &s->options.cost;
+  double sum = 0;
+  if (s->config.cost_model == KF_COST_HISTORY) return h->predicted_s[rank];
+  for (int32_t i = 0; i < h->n_slots; i++)
+    sum += cost->linear_s * load[i].tokens + cost->quadratic_s * load[i].squares +
+           cost->constant_s * load[i].count;
+  return sum / s->speed[rank] + h->comm_s[rank];
+}
+
 /* Of each rank: what it reported, how it compares. */
 static void rank_figures(kf_scheduler *s) {
   kf_metrics *m = &s->metrics;
@@ -89,7 +103,7 @@ static void rank_figures(kf_scheduler *s) {
     const kf_counters *c = &report->counters;
     s->counters[r] = *c;
     s->busy_s[r] = report->seconds;
-    s->predicted_s[r] = s->history.predicted_s[r];
+    s->predicted_s[r] = expected_s(s, r);
     s->pressure[r] = c->memory_limit_bytes > 0
                        ? (double)c->memory_bytes / (double)c->memory_limit_bytes
                        : s->planned_pressure[r];
@@ -104,10 +118,10 @@ static void rank_figures(kf_scheduler *s) {
     n_predicted++;
   }
   m->max_over_mean = sum > 0 ? most * (double)m->n_measured / sum : 1;
-  if (s->history.n_steps > 0 && n_predicted > 0) { /* before, nothing was predicted from times */
-    double gain = fmax(1.0 / 32, 1.0 / (double)s->history.n_steps);
-    m->mape += gain * (error / n_predicted - m->mape);
-  }
+  /* history predicts nothing before it has seen times. */
+  int64_t n = s->history.n_steps + (s->config.cost_model != KF_COST_HISTORY);
+  if (n > 0 && n_predicted > 0)
+    m->mape += fmax(1.0 / 32, 1.0 / (double)n) * (error / n_predicted - m->mape);
 }
 
 /* How idle the ranks were, and how unlike each other in that. */
@@ -260,7 +274,6 @@ void kfi_metrics_refit(kf_scheduler *s) {
   bool calibrated = s->drift_law[0] > 0, calibrates = h->n_steps >= KFI_CALIBRATION;
   double law[KFI_LAW_DRIFTS] = {h->law.linear_s, h->law.quadratic_s,
                                 h->law.constant_tokens * h->law.linear_s};
-  m->refits++;
   m->n_drifts = 0;
   if (calibrated || calibrates) law_drift(s, law, calibrated);
   class_drift(s, calibrated);
@@ -271,6 +284,8 @@ void kfi_metrics_refit(kf_scheduler *s) {
       tell(s, &s->drift_speed[r], now, "speed of rank %d", r);
   }
   kfi_metrics_cost(s);
+  if (s->config.cost_model != KF_COST_HISTORY) return; /* the plans' cost stays what it is */
+  m->refits++;
   kfi_note(
     s, KF_LOG_INFO,
     "step %lld: refit: %.4g s a token, %.4g s a token squared, %.4g s a sequence, gamma %.3g, "
