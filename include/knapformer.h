@@ -171,7 +171,7 @@ KF_API void kf_batch_free(kf_batch *batch);
 ** Fixed bags: bag b is the contiguous ranks first[b] .. first[b+1]-1. Bags of one group
 ** balance among themselves; a sequence never leaves the group of its home rank. A bag deals a
 ** sequence in equal shares, or by speed where speeds differ. What no bag has room for under
-** max_chunk_size or the caps goes to adjacent bags together. Bags that are too large, or too
+** max_chunk_size or the caps goes to adjacent bags together (kf_plan counts these). Bags that are too large, or too
 ** small for the longest sequence, can be slower than no balancing: the figures tell.
 */
 typedef struct kf_bags {
@@ -364,7 +364,8 @@ typedef struct kf_plan {
   int32_t ranks_per_node; /* of the cluster; ranks r and q share a node if r/this == q/this */
   int32_t auto_bags;      /* 1: auto; 0: fixed bags */
   int64_t n_seqs, n_chunks;
-  uint64_t hash; /* FNV-1a 64 over the chunk rows as little-endian 64-bit integers */
+  int64_t joined_seqs; /* fixed bags: sequences that took adjacent bags together */
+  uint64_t hash;       /* FNV-1a 64 over the chunk rows as little-endian 64-bit integers */
 
   const kf_chunk *chunk;    /* (n_chunks) */
   const int64_t *seq_off;   /* (n_seqs + 1) chunks of a sequence */

@@ -301,6 +301,32 @@ void kfi_metrics_refit(kf_scheduler *s) {
 
 /* ------------------------------------------------------------------------ plans */
 
+static int32_t bag_of(const kf_scheduler *s, int64_t rank) {
+  int32_t b = 0;
+  while (s->bag_first[b + 1] <= rank) b++;
+  return b;
+}
+
+/* Fixed bags that are too small for the data are worth a warning: once, and for each longer sequence. */
+static void tell_joined(kf_scheduler *s, const kf_batch *batch, const kf_plan *plan) {
+  for (int64_t i = 0; plan->joined_seqs > 0 && i < plan->n_seqs; i++) {
+    int32_t first = INT32_MAX, last = -1;
+    if (batch->len[i] <= s->joined_len || plan->seq_off[i + 1] - plan->seq_off[i] < 2) continue;
+    for (int64_t c = plan->seq_off[i]; c < plan->seq_off[i + 1]; c++) {
+      int32_t bag = bag_of(s, plan->chunk[c].destination);
+      first = bag < first ? bag : first;
+      last = bag > last ? bag : last;
+    }
+    if (first == last) continue;
+    s->joined_len = batch->len[i];
+    kfi_note(
+      s, KF_LOG_WARNING,
+      "step %lld: sequence %lld of %lld tokens is too long for one bag: it takes %d adjacent "
+      "ones",
+      (long long)s->step, (long long)i, (long long)batch->len[i], last - first + 1);
+  }
+}
+
 void kfi_metrics_plan(kf_scheduler *s, const kf_batch *batch, const kf_plan *plan) {
   int32_t n = s->history.n_ranks;
   memset(s->planned_samples, 0, (size_t)n * sizeof *s->planned_samples);
@@ -317,6 +343,7 @@ void kfi_metrics_plan(kf_scheduler *s, const kf_batch *batch, const kf_plan *pla
   s->planned_epoch = s->next_epoch;
   s->planned = plan->figures;
   s->planned_hash = plan->hash;
+  tell_joined(s, batch, plan);
   kfi_note(s, KF_LOG_DEBUG,
            "step %lld: planned %lld sequences, %lld tokens: step %.4g s (unbalanced %.4g s, bound "
            "%.4g s), %lld split, %.1f%% of tokens moved, plan %016llx",
