@@ -34,6 +34,7 @@
 **  19. sampler   an epoch's batches, the same on every rank without a word between them
 **  20. report    a training run, or the same one without and with the balancer, as one HTML page
 **  21. numbers   random ones, hashes and quantiles, as the library itself uses them
+**  22. sim       what planned steps take on ranks that are not there
 **
 ** The shortest program that plans a step (every call returns a kf_status, and what is created is
 ** freed by kf_planner_free and kf_batch_free):
@@ -1316,6 +1317,54 @@ KF_API uint64_t kf_hash_bytes(uint64_t hash, const void *data, size_t n_bytes);
 /* The value that `share` (0 to 1) of n lie below, between two of them by proportion: 0.5 for the
 ** median. Of none: 0. The values are numbers; they are reordered. Time is linear in n. */
 KF_API double kf_quantile(double *value, int64_t n, double share);
+
+/* --------------------------------------------------------------------- 22. sim */
+
+/*
+** To see a scheduler learn without a cluster:
+**
+**     plan, true cost, slowness --> true times --noise, pauses--> measured times
+**
+** A number is drawn for each (seed, step, rank) by itself: every rank of a job can compute the times
+** of all others, and a run that is resumed goes on with the numbers it would have had.
+*/
+
+/* A rank takes `factor` times as long, in steps first .. last. */
+typedef struct kf_sim_spell {
+  int32_t rank;
+  double factor;
+  int64_t first, last;
+} kf_sim_spell;
+
+/* What the scheduler is not told, and has to learn. */
+typedef struct kf_sim_clock {
+  kf_cost cost;          /* the true one; its three coefficients are read */
+  double kind_factor[4]; /* by kf_kind: compute of such a sequence over the cost's; 0: 1 */
+  double overhead_s;     /* of a rank with work, each step */
+  double comm_scale;     /* true over planned seconds of moving data; 0: 1 */
+  const double *speed;   /* (n_ranks) true speeds; NULL: all 1 */
+  double noise;          /* standard deviation of a measured time, relative */
+  uint64_t seed;
+  const kf_sim_spell *slow;  /* (n_slow) of what a rank computes: it has become slower */
+  const kf_sim_spell *pause; /* (n_pauses) of what is measured: something came in between */
+  int32_t n_slow, n_pauses;
+} kf_sim_clock;
+
+/* One rank's step. */
+typedef struct kf_sim_times {
+  double true_s;     /* compute by the true cost and slowness, and moving data */
+  double comm_s;     /* moving data, of true_s */
+  double measured_s; /* with noise and pauses: what a scheduler gets to see */
+  double home_s;     /* true, had every sequence stayed at home */
+  int64_t samples;   /* whose first row the rank has */
+} kf_sim_times;
+
+/* What each rank of a planned step takes: out (n_ranks). */
+KF_API kf_status kf_sim_step(const kf_sim_clock *clock, int64_t step, const kf_batch *batch,
+                             const kf_plan *plan, kf_sim_times *out);
+
+/* How many times as long as one of speed 1 a rank computes in a step. */
+KF_API double kf_sim_slowness(const kf_sim_clock *clock, int32_t rank, int64_t step);
 
 #ifdef __cplusplus
 }

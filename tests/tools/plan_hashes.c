@@ -68,8 +68,8 @@ static kf_status learn(const char *mix, const char *spec, const char *cluster, i
   kf_scheduler_options options = {.n_ranks = n_ranks, .config = &config};
   if ((status = kf_scheduler_create(&options, &scheduler))) return status;
   training t = training_of(scheduler, mix, 1);
-  t.kind_s[KF_KIND_VIDEO] = 1.3;
-  t.overhead_s = 100 * t.truth.linear_s;
+  t.clock.kind_factor[KF_KIND_VIDEO] = 1.3;
+  t.clock.overhead_s = 100 * t.clock.cost.linear_s;
   t.speed[2] = 0.7;
   printf("%s learned %s %s", mix, spec, *cluster ? cluster : "default");
   for (int i = 0; i < 80 && !status; i++) {
@@ -129,7 +129,8 @@ static kf_status fit(int which) {
   for (int i = 0; i < ROWS; i++) {
     int64_t len = 64 + dice_int(&d, 40000);
     int32_t rank = which ? (int32_t)dice_int(&d, RANKS) : RANKS - 1;
-    double l = (double)len, noise = which ? 0.05 * training_normal(&d) : 0;
+    double l = (double)len, noise = 0;
+    for (int k = 0; which && k < 12; k++) noise += 0.05 * (dice_real(&d, 0, 1) - 0.5);
     double seconds = 3e-6 * l + (which == 3 ? 0 : 2e-10 * l * l) + 1e-3;
     seconds *= (1 + noise) * (1 + 0.2 * (rank == 2));
     if (which == 2 && dice_one_in(&d, 10)) seconds *= dice_real(&d, 3, 50);

@@ -160,17 +160,16 @@ static inline kf_rank_batch course_share(const course *c, int32_t rank) {
 /* ------------------------------------------------------------------------ times */
 
 static inline double course_seconds(const course *c, const kf_plan *plan, int32_t rank) {
-  double sum = 0, speed = c->true_speed[rank];
-  for (int64_t i = plan->hold_off[rank]; i < plan->hold_off[rank + 1]; i++) {
-    const kf_chunk *k = &plan->chunk[plan->hold[i]];
-    double l = (double)c->w.len[k->seq],
-           f = c->w.factor[k->seq] * c->kind_s[c->profile[k->seq].kind];
-    sum +=
-      f * (c->truth.linear_s * (double)k->length +
-           c->truth.quadratic_s * l * l * (double)k->heads / plan->heads + c->truth.constant_s);
-  }
-  if (c->step >= c->changes_at && rank == plan->n_ranks - 1) speed /= 2;
-  return sum / speed + plan->comm_s[rank];
+  const kf_sim_spell later = {plan->n_ranks - 1, 2, c->changes_at, INT64_MAX};
+  const kf_sim_clock clock = {
+    .cost = c->truth,
+    .kind_factor = {c->kind_s[0], c->kind_s[1], c->kind_s[2], c->kind_s[3]},
+    .speed = c->true_speed,
+    .slow = &later,
+    .n_slow = 1};
+  kf_sim_times times[WORLD_RANKS];
+  if (kf_sim_step(&clock, c->step, &c->w.batch, plan, times)) abort();
+  return times[rank].true_s;
 }
 
 /* What no scheduler takes. */

@@ -297,7 +297,7 @@ static void test_drift(void **state) {
     t.profile = unknown;
     run(&t, &told, 200);
     assert_int_equal(told.n_drifts, 0);
-    t.truth.quadratic_s *= 1.5;
+    t.clock.cost.quadratic_s *= 1.5;
     run(&t, &told, 100);
     print_story(&told);
     double moved = told_of(&told, "quadratic_s");

@@ -357,7 +357,7 @@ static void test_keeps_its_cost(void **state) {
     kf_scheduler *s;
     OK(kf_scheduler_create(&options, &s));
     training t = training_of(s, mix, 4);
-    t.truth.linear_s *= 3;
+    t.clock.cost.linear_s *= 3;
     for (int i = 0; i < 150; i++) {
       kf_batch *batch;
       const kf_plan *plan;
@@ -392,7 +392,7 @@ static void test_plans_with_what_it_says(void **state) {
   kf_scheduler *s = create(4, &config, NULL);
   training t = training_of(s, videos, 5);
   int n_corrected = 0;
-  t.kind_s[KF_KIND_VIDEO] = 1.4;
+  t.clock.kind_factor[KF_KIND_VIDEO] = 1.4;
   for (int i = 0; i < 120; i++) {
     kf_batch *batch, product;
     double given[64], factor[64];
@@ -487,7 +487,7 @@ static void test_allocates_nothing(void **state) {
   kf_scheduler *s = create(4, &config, NULL);
   training t = training_of(s, videos, 7);
   long n = 0;
-  t.kind_s[KF_KIND_VIDEO] = 1.4;
+  t.clock.kind_factor[KF_KIND_VIDEO] = 1.4;
   for (int i = 0; i < 200; i++) {
     kf_batch *batch;
     OK(training_batch(&t, &batch));
