@@ -90,12 +90,6 @@ static tally tally_of(const kf_plan *plan, double predicted_s, const kf_sim_time
                  .worst = ratio};
 }
 
-/* How much dearer an attention FLOP is, from what the cost says of the model's width. */
-static double gamma_of(const kf_cost *c) {
-  double dim = c->route_bytes / (2 * c->cluster.elem_bytes);
-  return 6 * dim * c->quadratic_s / c->linear_s;
-}
-
 static double speedup_of(const tally *t) { return t->true_s > 0 ? t->unbalanced_s / t->true_s : 1; }
 
 /* ------------------------------------------------------------------------- the job */
@@ -116,6 +110,7 @@ typedef struct job {
   int64_t n_steps, first_step, interval;
   kf_config config;
   kf_sim_clock clock;
+  double true_gamma;
   kf_sim_spell slow[CLI_MAX_LIST], pause[CLI_MAX_LIST];
   kf_scheduler *scheduler;
   kf_step *step;
@@ -195,16 +190,17 @@ static int read_clock(job *j) {
   const request *q = j->q;
   const kf_config *c = &j->config;
   kf_sim_clock *clock = &j->clock;
-  double gamma = 0.6, scale = 1;
+  double scale = 1;
   int code;
   clock->noise = 0.03;
-  if (q->true_gamma && !cli_real(name, "--true-gamma", q->true_gamma, 1e-6, 1e6, &gamma))
+  j->true_gamma = 0.6;
+  if (q->true_gamma && !cli_real(name, "--true-gamma", q->true_gamma, 1e-6, 1e6, &j->true_gamma))
     return EXIT_MISUSE;
   if (q->true_scale && !cli_real(name, "--true-scale", q->true_scale, 1e-6, 1e6, &scale))
     return EXIT_MISUSE;
   if (q->noise && !cli_real(name, "--noise", q->noise, 0, 1, &clock->noise)) return EXIT_MISUSE;
-  kf_status status =
-    kf_cost_preset(*c->model ? c->model : "flux", c->cluster, j->n_ranks, gamma, &clock->cost);
+  kf_status status = kf_cost_preset(*c->model ? c->model : "flux", c->cluster, j->n_ranks,
+                                    j->true_gamma, &clock->cost);
   if (status) return cli_fail_status(status, name, NULL);
   clock->cost.linear_s *= scale;
   clock->cost.quadratic_s *= scale;
@@ -342,7 +338,7 @@ static void print_summary(const job *j) {
   printf("%20s %12.4g %12.4g\n", "s a sequence", learned->constant_s, truth->constant_s);
   if (j->config.cost_model == KF_COST_HISTORY)
     printf("%20s %12.4g %12d\n", "s a rank and step", m->overhead_s, 0);
-  printf("%20s %12.3f %12.3f\n", "gamma", m->gamma, gamma_of(truth));
+  printf("%20s %12.3f %12.3f\n", "gamma", m->gamma, j->true_gamma);
   print_speeds(j, m);
   printf("\nrefits %" PRId64 ", drifts %" PRId64 ", times not learned from %" PRId64
          ", mean error of a predicted time %.1f%%\nlast plan %016" PRIx64 "\n",
@@ -380,7 +376,7 @@ static json_t *to_json(const job *j) {
                    tally_json(&j->first), "last", tally_json(&j->last), "all", tally_json(&j->all),
                    "mape", m->mape, "refits", (json_int_t)m->refits, "outliers",
                    (json_int_t)m->outliers, "learned", cost_json(&m->cost, m->gamma), "true",
-                   cost_json(truth, gamma_of(truth)), "speed", speed, "true_speed", true_speed,
+                   cost_json(truth, j->true_gamma), "speed", speed, "true_speed", true_speed,
                    "drifts", j->drift_list, "hash", hash);
 }
 

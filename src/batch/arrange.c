@@ -2,7 +2,7 @@
 /*
 ** From samples to steps: shuffle, make batches, place them in steps, write the steps down.
 **
-**     sample numbers --shuffle--> random order --group or pack--> batches
+**     sample numbers --shuffle--> random order --cut or pack--> batches
 **       --place--> batches in the order of (step, rank) --write--> sample[], off[]
 **
 ** All shuffles draw from one stream that begins with (seed, epoch, changes made so far), so the same
@@ -57,7 +57,7 @@ static void shuffle(arranging *a, int32_t *v, int64_t n) {
 /* ---------------------------------------------------------------------------- batches */
 
 /* The bucket rules: samples by bucket, still in random order, each bucket cut into its sizes. */
-static kf_status group(arranging *a) {
+static kf_status cut_buckets(arranging *a) {
   const kf_sampler *s = a->s;
   int32_t *end = calloc((size_t)s->n_buckets + 1, sizeof *end);
   if (!end) return kfi_fail_memory(((size_t)s->n_buckets + 1) * sizeof *end, "buckets");
@@ -249,7 +249,7 @@ kf_status kfi_arrange(kf_sampler *s, int64_t first, bool fresh) {
   if (status) return status;
   for (int64_t i = 0; i < a.n; i++) a.random[i] = fresh ? (int32_t)i : s->sample[handed_out + i];
   shuffle(&a, a.random, a.n);
-  status = s->limits.rule == KF_RULE_PACKED ? pack(&a) : group(&a);
+  status = s->limits.rule == KF_RULE_PACKED ? pack(&a) : cut_buckets(&a);
   if (!status) {
     place(&a);
     write_steps(&a, first);

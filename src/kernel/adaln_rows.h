@@ -67,12 +67,12 @@ typedef struct variant {
   bool each, gated, stream;
 } variant;
 
-INLINE int64_t size_of(variant o) { return o.dtype == KF_F32 ? 4 : 2; }
-
 INLINE const void *at(variant o, const void *p, int64_t i) {
-  return (const char *)p + i * size_of(o);
+  return (const char *)p + i * kfi_dtype_bytes(o.dtype);
 }
-INLINE void *at_out(variant o, void *p, int64_t i) { return (char *)p + i * size_of(o); }
+INLINE void *at_out(variant o, void *p, int64_t i) {
+  return (char *)p + i * kfi_dtype_bytes(o.dtype);
+}
 
 /* ----------------------------------------------------------------- vectors of a dtype */
 
@@ -119,14 +119,14 @@ INLINE vec combine(variant o, vec a, vec b, vec c) {
 /* n < LANES elements from i on, the other lanes 0; and back. */
 INLINE vec take_part(variant o, const void *p, int64_t i, int64_t n) {
   _Alignas(64) char part[LANES * sizeof(float)] = {0};
-  memcpy(part, at(o, p, i), (size_t)(n * size_of(o)));
+  memcpy(part, at(o, p, i), (size_t)(n * kfi_dtype_bytes(o.dtype)));
   return take(o, part, 0);
 }
 
 INLINE void put_part(variant o, void *p, int64_t i, int64_t n, vec v) {
   _Alignas(64) char part[LANES * sizeof(float)];
   put(o, part, 0, v);
-  memcpy(at_out(o, p, i), part, (size_t)(n * size_of(o)));
+  memcpy(at_out(o, p, i), part, (size_t)(n * kfi_dtype_bytes(o.dtype)));
 }
 
 /* The same for n lanes, all of them where n is LANES: then it is a constant. */

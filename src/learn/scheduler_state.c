@@ -124,47 +124,36 @@ static void walk_state(kfi_archive *a, kf_scheduler *s) {
 
 /* ------------------------------------------------------------------------ save */
 
-typedef struct saved {
-  kf_scheduler *scheduler;
-  int64_t n_ranks;
-  uint64_t kind;
-} saved;
-
-static void walk_kind(kfi_archive *a, saved *file) {
-  kfi_words(a, &file->n_ranks, 1);
-  kfi_words(a, &file->kind, 1);
-}
-
 static void walk(kfi_archive *a, void *object) {
-  walk_kind(a, object);
-  walk_state(a, ((saved *)object)->scheduler);
+  kf_scheduler *s = object; /* which the walk changes only when it reads */
+  int64_t n_ranks = s->history.n_ranks;
+  uint64_t kind = kfi_scheduler_kind(s);
+  kfi_words(a, &n_ranks, 1);
+  kfi_words(a, &kind, 1);
+  walk_state(a, s);
 }
 
-static saved saved_of(const kf_scheduler *s) {
-  return (saved){(kf_scheduler *)s, s->history.n_ranks, kfi_scheduler_kind(s)};
-}
-
-kf_status kf_scheduler_save(const kf_scheduler *scheduler, void **out, size_t *n_bytes) {
-  if (!scheduler || !out || !n_bytes)
-    return kfi_fail(KF_EINVAL, "kf_scheduler_save: a pointer is NULL");
-  saved file = saved_of(scheduler);
-  return kfi_archive_save(&format, walk, &file, out, n_bytes);
+kf_status kf_scheduler_save(const kf_scheduler *s, void **out, size_t *n_bytes) {
+  if (!s || !out || !n_bytes) return kfi_fail(KF_EINVAL, "kf_scheduler_save: a pointer is NULL");
+  return kfi_archive_save(&format, walk, (kf_scheduler *)s, out, n_bytes);
 }
 
 /* --------------------------------------------------------------------- restore */
 
 /* Open a whole state for such a scheduler. */
-static kf_status open_file(const kf_scheduler *s, const char *name, const void *data, size_t n,
+static kf_status open_file(kf_scheduler *s, const char *name, const void *data, size_t n,
                            kfi_archive *a) {
-  saved mine = saved_of(s), file = {0};
+  int64_t n_ranks;
+  uint64_t kind;
   kf_status status = kfi_archive_open(&format, name, data, n, a);
   if (status) return status;
-  int64_t n_fields = (a->end - a->at) / 8, want = kfi_archive_fields(walk, &mine);
-  walk_kind(a, &file);
-  if (file.n_ranks != mine.n_ranks)
-    return kfi_fail(KF_EINVAL, "%s: the state of %lld ranks, expected %d", name,
-                    (long long)file.n_ranks, s->history.n_ranks);
-  if (file.kind != mine.kind)
+  int64_t n_fields = (a->end - a->at) / 8, want = kfi_archive_fields(walk, s);
+  kfi_words(a, &n_ranks, 1);
+  kfi_words(a, &kind, 1);
+  if (n_ranks != s->history.n_ranks)
+    return kfi_fail(KF_EINVAL, "%s: the state of %lld ranks, expected %d", name, (long long)n_ranks,
+                    s->history.n_ranks);
+  if (kind != kfi_scheduler_kind(s))
     return kfi_fail(
       KF_EINVAL, "%s: the state of another model, cluster or starting cost than this scheduler's",
       name);
