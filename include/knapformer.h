@@ -775,7 +775,7 @@ typedef enum kf_cost_model {
 typedef enum kf_log_level {
   KF_LOG_DEFAULT = 0, /* info */
   KF_LOG_ERROR = 1,
-  KF_LOG_WARNING = 2, /* drift */
+  KF_LOG_WARNING = 2, /* drift, fixed bags that are too small for a sequence */
   KF_LOG_INFO = 3,    /* refits */
   KF_LOG_DEBUG = 4    /* each step's decisions and the utilisation of each bag */
 } kf_log_level;
