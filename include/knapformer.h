@@ -1320,16 +1320,7 @@ KF_API double kf_quantile(double *value, int64_t n, double share);
 
 /* --------------------------------------------------------------------- 22. sim */
 
-/*
-** To see a scheduler learn without a cluster:
-**
-**     plan, true cost, slowness --> true times --noise, pauses--> measured times
-**
-** A number is drawn for each (seed, step, rank) by itself: every rank of a job can compute the times
-** of all others, and a run that is resumed goes on with the numbers it would have had.
-*/
-
-/* A rank takes `factor` times as long, in steps first .. last. */
+/* To see a scheduler learn without a cluster. A rank takes `factor` times as long, in steps first .. last. */
 typedef struct kf_sim_spell {
   int32_t rank;
   double factor;
@@ -1359,7 +1350,8 @@ typedef struct kf_sim_times {
   int64_t samples;   /* whose first row the rank has */
 } kf_sim_times;
 
-/* What each rank of a planned step takes: out (n_ranks). */
+/* What each rank of a planned step takes: out (n_ranks). Noise is drawn for each (seed, step, rank) by
+** itself: every rank of a job can compute the times of all, and a run that is resumed goes on alike. */
 KF_API kf_status kf_sim_step(const kf_sim_clock *clock, int64_t step, const kf_batch *batch,
                              const kf_plan *plan, kf_sim_times *out);
 

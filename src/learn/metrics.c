@@ -310,13 +310,9 @@ static int32_t bag_of(const kf_scheduler *s, int64_t rank) {
 /* Fixed bags that are too small for the data are worth a warning: once, and for each longer sequence. */
 static void tell_joined(kf_scheduler *s, const kf_batch *batch, const kf_plan *plan) {
   for (int64_t i = 0; plan->joined_seqs > 0 && i < plan->n_seqs; i++) {
-    int32_t first = INT32_MAX, last = -1;
-    if (batch->len[i] <= s->joined_len || plan->seq_off[i + 1] - plan->seq_off[i] < 2) continue;
-    for (int64_t c = plan->seq_off[i]; c < plan->seq_off[i + 1]; c++) {
-      int32_t bag = bag_of(s, plan->chunk[c].destination);
-      first = bag < first ? bag : first;
-      last = bag > last ? bag : last;
-    }
+    if (batch->len[i] <= s->joined_len) continue;
+    int32_t first = bag_of(s, plan->chunk[plan->seq_off[i]].destination);
+    int32_t last = bag_of(s, plan->chunk[plan->seq_off[i + 1] - 1].destination);
     if (first == last) continue;
     s->joined_len = batch->len[i];
     kfi_note(

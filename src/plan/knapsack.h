@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** Inside the search: cutting long sequences, the lower bound, the state that moves work on, the
+** Inside the search: cutting long sequences, the lower bound, the assignment that moves change, the
 ** constructions and the refinement. Only files of the search include this.
 */
 #ifndef KFI_KNAPSACK_H
@@ -108,7 +108,7 @@ typedef struct kfi_assignment {
   double enough_s;        /* no need to bring the largest load below this */
 } kfi_assignment;
 
-/* Lay the state's arrays out; all but the pointers is undefined until kfi_assignment_reset. */
+/* Lay the arrays out; all but the pointers is undefined until kfi_assignment_reset. */
 void kfi_assignment_layout(kfi_assignment *st, kfi_layout *lay, int64_t n_items, int32_t n_slots);
 void kfi_assignment_reset(
   kfi_assignment *st); /* nothing placed but sequences of no tokens, at home */

@@ -256,13 +256,6 @@ static void price_ranks(const kf_plan *p, const kfi_world *w, const kf_batch *ba
   }
 }
 
-static bool spans_bags(const kf_plan *p, const kfi_world *w, int64_t seq) {
-  const kf_chunk *first = &p->chunk[p->seq_off[seq]], *end = &p->chunk[p->seq_off[seq + 1]];
-  for (const kf_chunk *c = first; c < end; c++)
-    if (w->bag_of[c->destination] != w->bag_of[first->destination]) return true;
-  return false;
-}
-
 static void write_figures(kf_plan *p, const kfi_world *w) {
   kf_figures *f = &p->figures;
   double all = 0, max_compute = 0, max_before = 0;
@@ -292,7 +285,9 @@ static void write_figures(kf_plan *p, const kfi_world *w) {
     }
     if (end - first == 1) continue;
     f->split_seqs++;
-    p->joined_seqs += !w->auto_bags && spans_bags(p, w, i);
+    if (!w->auto_bags) /* its ranks rise */
+      p->joined_seqs +=
+        w->bag_of[p->chunk[first].destination] != w->bag_of[p->chunk[end - 1].destination];
     a2a += (double)len - (double)inside / w->heads;
   }
   f->ideal_s = all / w->total_speed;
