@@ -13,14 +13,10 @@ typedef struct bench_row {
   double median_us, p99_us, ratio;
 } bench_row;
 
-/* Sort n >= 1 times; then percentiles can be read from them. */
-void bench_sort(double *times_us, int64_t n);
-double bench_percentile(const double *sorted, int64_t n, double share);
-
 /* What qsort of n fresh random doubles takes: the reference of what is near n log n. */
 double bench_qsort_us(double *values, int64_t n, uint64_t *state);
 
-/* A row of `rounds` times each of ours and of qsort's, in turn; both are sorted. */
+/* A row of `rounds` times each of ours and of qsort's, in turn; both are reordered. */
 void bench_row_of_qsort(double *ours_us, double *sorts_us, int64_t rounds, bench_row *out);
 
 /* The instructions that --isa names. It says what is wrong on stderr and returns false. */

@@ -99,7 +99,7 @@ static void *take(char *block, int64_t *at, int64_t n_bytes) {
 
 /* Where the tensors lie in a block; returns its bytes. */
 static int64_t place(kf_adaln *a, char *block, bool gate) {
-  int64_t size = a->dtype == KF_FP32 ? 4 : 2, at = 0;
+  int64_t size = a->dtype == KF_F32 ? 4 : 2, at = 0;
   int64_t tokens = a->n_tokens * a->dim * size, seqs = a->n_seqs * a->dim * size;
   a->x = take(block, &at, tokens);
   a->y = take(block, &at, tokens);
@@ -137,8 +137,8 @@ static void fill(kf_dtype dtype, void *values, int64_t n, uint64_t seed) {
   float piece[PIECE];
   for (int64_t first = 0; first < n; first += PIECE) {
     int64_t m = n - first < PIECE ? n - first : PIECE;
-    bench_randomise(piece, m, seed + (uint64_t)first * 0x9e3779b97f4a7c15u);
-    if (dtype == KF_FP32)
+    bench_randomise(piece, m, seed + (uint64_t)first * KF_SPLITMIX64_STEP);
+    if (dtype == KF_F32)
       memcpy((float *)values + first, piece, (size_t)m * sizeof *piece);
     else
       for (int64_t i = 0; i < m; i++) ((uint16_t *)values)[first + i] = narrow(dtype, piece[i]);
@@ -176,7 +176,7 @@ static int open_group(bench *b, kf_dtype dtype) {
   fill(dtype, (void *)a.shift, n_seqs, 4);
   if (b->gate) fill(dtype, (void *)a.u, n_tokens, 5);
   if (b->gate) fill(dtype, (void *)a.gate, n_seqs, 6);
-  b->groups[b->n_groups++] = (group){dtype == KF_FP32 ? "" : dtype_names[dtype], a};
+  b->groups[b->n_groups++] = (group){dtype == KF_F32 ? "" : dtype_names[dtype], a};
   return bench_adaln_check(name, &a);
 }
 
@@ -189,13 +189,13 @@ static int open_bench(bench *b) {
   if (!b->cu_seqlens || !b->to[0] || (b->gate && !b->to[1]) || !b->times)
     return cli_fail(EXIT_FAILED, name, "out of memory");
   for (int64_t s = 0; s <= b->seqs; s++) b->cu_seqlens[s] = b->tokens * s / b->seqs;
-  if ((code = open_group(b, KF_FP32))) return code;
-  if (b->wanted[KF_FP32] && b->threads > 1) {
+  if ((code = open_group(b, KF_F32))) return code;
+  if (b->wanted[KF_F32] && b->threads > 1) {
     group *one = &b->groups[b->n_groups++];
     *one = (group){"1", b->groups[0].ours};
     one->ours.n_threads = 1;
   }
-  for (int dtype = KF_BF16; dtype <= KF_FP16 && !code; dtype++)
+  for (int dtype = KF_BF16; dtype <= KF_F16 && !code; dtype++)
     if (b->wanted[dtype]) code = open_group(b, (kf_dtype)dtype);
   return code;
 }
@@ -214,7 +214,7 @@ static void close_bench(bench *b) {
 static kf_status call(const bench *b, int which) {
   const kf_adaln *ours = &b->groups[which / N_KINDS].ours, *fp32 = &b->groups[0].ours;
   int64_t n = ours->n_tokens * ours->dim;
-  if (ours->dtype != KF_FP32) n = (n + 1) / 2;
+  if (ours->dtype != KF_F32) n = (n + 1) / 2;
   switch (which % N_KINDS) {
   case FORWARD: return kf_adaln_forward(ours);
   case BACKWARD: return kf_adaln_backward(ours);
@@ -253,13 +253,12 @@ static kf_status time_all(bench *b) {
 
 /* ---------------------------------------------------------------------------- the rows */
 
-/* Ratios of pairs come before the times are sorted: see show(). */
+/* Ratios of pairs come before the times are reordered: see show(). */
 static double paired_ratio(const bench *b, int ours, int theirs) {
   double *ratios = b->times + MOST_GROUPS * N_KINDS * b->rounds;
   for (int64_t i = 0; i < b->rounds; i++)
     ratios[i] = b->times[ours * b->rounds + i] / b->times[theirs * b->rounds + i];
-  bench_sort(ratios, b->rounds);
-  return bench_percentile(ratios, b->rounds, 0.5);
+  return kf_quantile(ratios, b->rounds, 0.5);
 }
 
 static int show(const bench *b, bool json) {
@@ -270,7 +269,7 @@ static int show(const bench *b, bool json) {
   snprintf(againsts[COPY], AGAINST_SIZE, "a copy of as many bytes%s", more);
   snprintf(againsts[TRIAD], AGAINST_SIZE, "the sum of two arrays of as many bytes%s", more);
   for (int g = 0; g < b->n_groups; g++)
-    for (int vs_fp32 = 0; vs_fp32 <= (b->groups[g].ours.dtype != KF_FP32); vs_fp32++)
+    for (int vs_fp32 = 0; vs_fp32 <= (b->groups[g].ours.dtype != KF_F32); vs_fp32++)
       for (int kind = FORWARD; kind <= BACKWARD; kind += BACKWARD - FORWARD) {
         const char *word = b->groups[g].word, *way = kind == FORWARD ? "fwd" : "bwd";
         int theirs = vs_fp32 ? kind : g * N_KINDS + kind + 1;
@@ -285,11 +284,10 @@ static int show(const bench *b, bool json) {
                                    .ratio = paired_ratio(b, ours[n_rows], theirs)};
         n_rows++;
       }
-  for (int i = 0; i < b->n_groups * N_KINDS; i++) bench_sort(b->times + i * b->rounds, b->rounds);
   for (int i = 0; i < n_rows; i++) {
-    const double *times = b->times + ours[i] * b->rounds;
-    rows[i].median_us = bench_percentile(times, b->rounds, 0.5);
-    rows[i].p99_us = bench_percentile(times, b->rounds, 0.99);
+    double *times = b->times + ours[i] * b->rounds;
+    rows[i].median_us = kf_quantile(times, b->rounds, 0.5);
+    rows[i].p99_us = kf_quantile(times, b->rounds, 0.99);
   }
   const bench_figure faults = {"page_faults_a_call", b->faults_a_call};
   return bench_show_figures(name, rows, n_rows, &faults, 1, json);

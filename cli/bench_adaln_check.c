@@ -41,7 +41,7 @@ typedef struct output {
 } output;
 
 static int list_outputs(const kf_adaln *a, output *out) {
-  size_t size = a->dtype == KF_FP32 ? 4 : 2;
+  size_t size = a->dtype == KF_F32 ? 4 : 2;
   size_t tokens = (size_t)(a->n_tokens * a->dim) * size;
   size_t seqs = (size_t)(a->n_seqs * a->dim) * size, stats = (size_t)a->n_tokens * sizeof(float);
   const output all[MOST_OUTPUTS] = {
@@ -85,7 +85,7 @@ static int check_bits(const char *command, const kf_adaln *wanted) {
 /* --------------------------------------------------------------------------- the doubles */
 
 static double get(kf_dtype dtype, const void *values, int64_t i) {
-  if (dtype == KF_FP32) return ((const float *)values)[i];
+  if (dtype == KF_F32) return ((const float *)values)[i];
   uint16_t bits = ((const uint16_t *)values)[i];
   if (dtype == KF_BF16) {
     uint32_t wide = (uint32_t)bits << 16;
@@ -103,7 +103,7 @@ static double get(kf_dtype dtype, const void *values, int64_t i) {
 /* Is values[i] as it should be? `scale` is how large the terms are that it is made of. */
 static bool close_to(double want, kf_dtype dtype, const void *values, int64_t i, double scale) {
   const double unit[] = {0x1p-24, 0x1p-8, 0x1p-11}; /* half a last bit of fp32, bf16, fp16 */
-  double tolerance = 4e-6 * scale + unit[dtype] * fabs(want) + (dtype == KF_FP16 ? 0x1p-25 : 0);
+  double tolerance = 4e-6 * scale + unit[dtype] * fabs(want) + (dtype == KF_F16 ? 0x1p-25 : 0);
   return fabs(get(dtype, values, i) - want) <= tolerance; /* not so for a NaN */
 }
 

@@ -107,13 +107,12 @@ static kf_status time_all(const kf_attention *a, float *matrices, int64_t rounds
     times[1][i] = backward - forward;
     times[0][i] = forward - start;
   }
-  for (int i = 0; i < 3; i++) bench_sort(times[i], rounds);
   for (int i = 0; i < 2; i++) {
-    double gemm_us = bench_percentile(times[2], rounds, 0.5) * flops / gemm_flops;
+    double gemm_us = kf_quantile(times[2], rounds, 0.5) * flops / gemm_flops;
     rows[i] = (bench_row){.name = i ? "attn_bwd_vs_gemm" : "attn_fwd_vs_gemm",
                           .against = "sgemm 1536^3 scaled to the same FLOPs",
-                          .median_us = bench_percentile(times[i], rounds, 0.5),
-                          .p99_us = bench_percentile(times[i], rounds, 0.99)};
+                          .median_us = kf_quantile(times[i], rounds, 0.5),
+                          .p99_us = kf_quantile(times[i], rounds, 0.99)};
     rows[i].ratio = rows[i].median_us / (gemm_us * (i ? 2.5 : 1));
   }
   return KF_OK;

@@ -78,11 +78,9 @@ static kf_status time_both(kf_comm *world, contest *c, int64_t rounds) {
   }
   if ((status = kf_comm_reduce(world, KF_MAX, KF_F64, rounds, ours))) return status;
   if ((status = kf_comm_reduce(world, KF_MAX, KF_F64, rounds, theirs))) return status;
-  bench_sort(ours, rounds);
-  bench_sort(theirs, rounds);
-  c->row.median_us = bench_percentile(ours, rounds, 0.5);
-  c->row.p99_us = bench_percentile(ours, rounds, 0.99);
-  c->row.ratio = c->row.median_us / bench_percentile(theirs, rounds, 0.5);
+  c->row.median_us = kf_quantile(ours, rounds, 0.5);
+  c->row.p99_us = kf_quantile(ours, rounds, 0.99);
+  c->row.ratio = c->row.median_us / kf_quantile(theirs, rounds, 0.5);
   return KF_OK;
 }
 

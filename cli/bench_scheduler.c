@@ -86,16 +86,13 @@ static kf_status time_steps(kf_scheduler *s, kf_planner *planner, const kf_batch
     alone[i] = plan_us;
     added[i] = step_us + update_us - plan_us;
   }
-  bench_sort(update, rounds);
-  bench_sort(added, rounds);
-  bench_sort(alone, rounds);
-  double plan_us = bench_percentile(alone, rounds, 0.5);
-  const double *times[] = {update, added};
+  double plan_us = kf_quantile(alone, rounds, 0.5);
+  double *times[] = {update, added};
   for (int i = 0; i < 2; i++) {
     rows[i] = (bench_row){.name = i ? "scheduler_step" : "scheduler_update",
                           .against = "the plan of the same step, 32x89",
-                          .median_us = bench_percentile(times[i], rounds, 0.5),
-                          .p99_us = bench_percentile(times[i], rounds, 0.99)};
+                          .median_us = kf_quantile(times[i], rounds, 0.5),
+                          .p99_us = kf_quantile(times[i], rounds, 0.99)};
     rows[i].ratio = rows[i].median_us / plan_us;
   }
   return KF_OK;
@@ -207,10 +204,7 @@ static kf_status run_rank(const work *w, const kf_plan *plan, int32_t rank, doub
 }
 
 static int64_t draw(uint64_t *state) {
-  uint64_t z = (*state += 0x9e3779b97f4a7c15u);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  double share = (double)((z ^ (z >> 31)) >> 11) * 0x1p-53;
+  double share = (double)(bench_random(state) >> 11) * 0x1p-53;
   return (int64_t)(SHORTEST * pow((double)LONGEST / SHORTEST, share));
 }
 
@@ -271,13 +265,12 @@ static int prediction(int64_t steps, bench_row *row, bench_figure figures[2]) {
   for (int64_t i = 0; i < steps && !status; i++)
     status = run_step(scheduler, &w, &state, i < steps / 2 ? NULL : &total);
   if (status) goto done;
-  bench_sort(total.times_us, total.n);
   figures[0] = (bench_figure){"prediction_mape", total.error / (double)total.n};
   figures[1] = (bench_figure){"repetition_mape", total.repeated / (double)total.n};
   *row = (bench_row){.name = "prediction",
                      .against = "measured CPU time of attention and products",
-                     .median_us = bench_percentile(total.times_us, total.n, 0.5),
-                     .p99_us = bench_percentile(total.times_us, total.n, 0.99),
+                     .median_us = kf_quantile(total.times_us, total.n, 0.5),
+                     .p99_us = kf_quantile(total.times_us, total.n, 0.99),
                      .ratio = total.predicted / total.measured};
 
 done:

@@ -151,13 +151,11 @@ static kf_status time_all(problem *p, float *matrices, int64_t rounds, bench_row
     }
   }
   if (status) return status;
-  bench_sort(ours, rounds);
-  bench_sort(gemms, rounds * GEMMS_A_ROUND);
-  double gemm_us = bench_percentile(gemms, rounds * GEMMS_A_ROUND, 0.5);
+  double gemm_us = kf_quantile(gemms, rounds * GEMMS_A_ROUND, 0.5);
   *out = (bench_row){.name = "train_vs_gemm",
                      .against = "sgemm 1536^3 scaled to the same FLOPs",
-                     .median_us = bench_percentile(ours, rounds, 0.5),
-                     .p99_us = bench_percentile(ours, rounds, 0.99)};
+                     .median_us = kf_quantile(ours, rounds, 0.5),
+                     .p99_us = kf_quantile(ours, rounds, 0.99)};
   out->ratio = out->median_us * gemm_flops / (gemm_us * train_net_flops(&p->params.model, ROWS));
   return KF_OK;
 }

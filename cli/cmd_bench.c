@@ -34,12 +34,9 @@ bool bench_isa(const char *command, const char *text, kf_isa *out) {
   return false;
 }
 
-/* Any generator will do, this one is splitmix64. */
 uint64_t bench_random(uint64_t *state) {
-  uint64_t z = *state += 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
+  *state += KF_SPLITMIX64_STEP;
+  return kf_splitmix64(*state - KF_SPLITMIX64_STEP);
 }
 
 void bench_randomise(float *values, int64_t n, uint64_t seed) {
@@ -54,15 +51,6 @@ static int by_value(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-void bench_sort(double *times_us, int64_t n) {
-  qsort(times_us, (size_t)n, sizeof *times_us, by_value);
-}
-
-double bench_percentile(const double *sorted, int64_t n, double share) {
-  int64_t at = (int64_t)((double)n * share);
-  return sorted[at < n ? at : n - 1];
-}
-
 double bench_qsort_us(double *values, int64_t n, uint64_t *state) {
   for (int64_t i = 0; i < n; i++) values[i] = (double)(bench_random(state) >> 11);
   double start = cli_now_us();
@@ -71,12 +59,10 @@ double bench_qsort_us(double *values, int64_t n, uint64_t *state) {
 }
 
 void bench_row_of_qsort(double *ours_us, double *sorts_us, int64_t rounds, bench_row *out) {
-  bench_sort(ours_us, rounds);
-  bench_sort(sorts_us, rounds);
-  double sort_us = bench_percentile(sorts_us, rounds, 0.5);
+  double sort_us = kf_quantile(sorts_us, rounds, 0.5);
   out->against = "qsort of as many doubles";
-  out->median_us = bench_percentile(ours_us, rounds, 0.5);
-  out->p99_us = bench_percentile(ours_us, rounds, 0.99);
+  out->median_us = kf_quantile(ours_us, rounds, 0.5);
+  out->p99_us = kf_quantile(ours_us, rounds, 0.99);
   out->ratio = sort_us > 0 ? out->median_us / sort_us : 1;
 }
 

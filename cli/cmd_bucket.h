@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What `knapformer bucket` finds out and shows: five rules on the same samples, ranks and limits. */
-#ifndef BUCKET_H
-#define BUCKET_H
+#ifndef CMD_BUCKET_H
+#define CMD_BUCKET_H
 
 #include "cli.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
 ** knapformer sim: the online scheduler at work, without a cluster. The scheduler, its plans and its
-** files are those of training; only the clock is simulated (sim_clock.c).
+** files are those of training; only the clock is simulated.
 **
 **     mix --batch--> scheduler --plan--> clock --measured times--> scheduler ...
 **
@@ -14,7 +14,7 @@
 
 #include <jansson.h>
 
-#include "sim.h"
+#include "cli.h"
 
 static const char name[] = "sim";
 
@@ -72,7 +72,7 @@ static void tally_add(tally *sum, const tally *one) {
   if (one->worst > sum->worst) sum->worst = one->worst;
 }
 
-static tally tally_of(const kf_plan *plan, double predicted_s, const sim_times *times) {
+static tally tally_of(const kf_plan *plan, double predicted_s, const kf_sim_times *times) {
   double home = 0, sum_home = 0, longest = 0, sum = 0;
   for (int32_t r = 0; r < plan->n_ranks; r++) {
     if (times[r].home_s > home) home = times[r].home_s;
@@ -88,12 +88,6 @@ static tally tally_of(const kf_plan *plan, double predicted_s, const sim_times *
                  .unbalanced_ratio = sum_home > 0 ? home * plan->n_ranks / sum_home : 1,
                  .ratio = ratio,
                  .worst = ratio};
-}
-
-/* How much dearer an attention FLOP is, from what the cost says of the model's width. */
-static double gamma_of(const kf_cost *c) {
-  double dim = c->route_bytes / (2 * c->cluster.elem_bytes);
-  return 6 * dim * c->quadratic_s / c->linear_s;
 }
 
 static double speedup_of(const tally *t) { return t->true_s > 0 ? t->unbalanced_s / t->true_s : 1; }
@@ -115,10 +109,12 @@ typedef struct job {
   int32_t rank, n_ranks;
   int64_t n_steps, first_step, interval;
   kf_config config;
-  sim_clock clock;
+  kf_sim_clock clock;
+  double true_gamma;
+  kf_sim_spell slow[CLI_MAX_LIST], pause[CLI_MAX_LIST];
   kf_scheduler *scheduler;
   kf_step *step;
-  sim_times *times; /* (n_ranks) */
+  kf_sim_times *times; /* (n_ranks) */
   cli_outputs outputs;
   bool table;
   tally first, last, all, row; /* row: since the last line of the table */
@@ -161,30 +157,62 @@ static int read_ranks(job *j) {
   return status ? cli_fail_status(status, name, file ? q->config : NULL) : 0;
 }
 
+/* "RANK:FACTOR@FROM-TO"; `one_step`: "RANK:FACTOR@STEP". 0, or an exit code after saying what is
+** wrong. */
+static int read_spell(const char *option, const char *text, int32_t n_ranks, bool one_step,
+                      kf_sim_spell *out) {
+  char copy[64], what[48];
+  int64_t rank, first = 0, last = INT64_MAX;
+  snprintf(copy, sizeof copy, "%s", text);
+  char *factor = strchr(copy, ':'), *from = factor ? strchr(factor, '@') : NULL;
+  char *to = from ? strchr(from, '-') : NULL;
+  if (!factor || strlen(text) >= sizeof copy || (one_step && (!from || to)))
+    return cli_fail(EXIT_MISUSE, name, "%s: found \"%s\", expected %s", option, text,
+                    one_step ? "RANK:FACTOR@STEP, as in 3:100@70"
+                             : "RANK:FACTOR@FROM-TO, as in 3:2@50-120");
+  *factor++ = 0;
+  if (from) *from++ = 0;
+  if (to) *to++ = 0;
+  snprintf(what, sizeof what, "%s, rank", option);
+  if (!cli_int(name, what, copy, 0, n_ranks - 1, &rank)) return EXIT_MISUSE;
+  snprintf(what, sizeof what, "%s, factor", option);
+  if (!cli_real(name, what, factor, 0.001, 1000, &out->factor)) return EXIT_MISUSE;
+  snprintf(what, sizeof what, "%s, step", option);
+  if (from && !cli_int(name, what, from, 0, INT64_MAX, &first)) return EXIT_MISUSE;
+  if (to && *to && !cli_int(name, what, to, first, INT64_MAX, &last)) return EXIT_MISUSE;
+  out->rank = (int32_t)rank;
+  out->first = first;
+  out->last = one_step ? first : last;
+  return 0;
+}
+
 static int read_clock(job *j) {
   const request *q = j->q;
   const kf_config *c = &j->config;
-  sim_clock *clock = &j->clock;
-  double gamma = 0.6, scale = 1;
+  kf_sim_clock *clock = &j->clock;
+  double scale = 1;
   int code;
   clock->noise = 0.03;
-  if (q->true_gamma && !cli_real(name, "--true-gamma", q->true_gamma, 1e-6, 1e6, &gamma))
+  j->true_gamma = 0.6;
+  if (q->true_gamma && !cli_real(name, "--true-gamma", q->true_gamma, 1e-6, 1e6, &j->true_gamma))
     return EXIT_MISUSE;
   if (q->true_scale && !cli_real(name, "--true-scale", q->true_scale, 1e-6, 1e6, &scale))
     return EXIT_MISUSE;
   if (q->noise && !cli_real(name, "--noise", q->noise, 0, 1, &clock->noise)) return EXIT_MISUSE;
-  kf_status status =
-    kf_cost_preset(*c->model ? c->model : "flux", c->cluster, j->n_ranks, gamma, &clock->cost);
+  kf_status status = kf_cost_preset(*c->model ? c->model : "flux", c->cluster, j->n_ranks,
+                                    j->true_gamma, &clock->cost);
   if (status) return cli_fail_status(status, name, NULL);
   clock->cost.linear_s *= scale;
   clock->cost.quadratic_s *= scale;
+  clock->slow = j->slow;
+  clock->pause = j->pause;
   for (int i = 0; i < q->slow.n; i++)
-    if ((code = sim_read_spell(name, "--slow", q->slow.value[i], j->n_ranks, false,
-                               &clock->slow[clock->n_slow++])))
+    if ((code =
+           read_spell("--slow", q->slow.value[i], j->n_ranks, false, &j->slow[clock->n_slow++])))
       return code;
   for (int i = 0; i < q->outlier.n; i++)
-    if ((code = sim_read_spell(name, "--outlier", q->outlier.value[i], j->n_ranks, true,
-                               &clock->pause[clock->n_pauses++])))
+    if ((code = read_spell("--outlier", q->outlier.value[i], j->n_ranks, true,
+                           &j->pause[clock->n_pauses++])))
       return code;
   return 0;
 }
@@ -280,7 +308,7 @@ static void print_speeds(const job *j, const kf_metrics *m) {
   int64_t last = j->first_step + j->n_steps - 1;
   int shown = 0, more = 0;
   for (int32_t r = 0; r < m->n_ranks; r++) {
-    double really = 1 / sim_slowness(&j->clock, r, last);
+    double really = 1 / kf_sim_slowness(&j->clock, r, last);
     char label[32];
     if (m->speed[r] > 0.95 && m->speed[r] < 1.05 && really > 0.95 && really < 1.05) continue;
     if (++shown > 8) {
@@ -310,7 +338,7 @@ static void print_summary(const job *j) {
   printf("%20s %12.4g %12.4g\n", "s a sequence", learned->constant_s, truth->constant_s);
   if (j->config.cost_model == KF_COST_HISTORY)
     printf("%20s %12.4g %12d\n", "s a rank and step", m->overhead_s, 0);
-  printf("%20s %12.3f %12.3f\n", "gamma", m->gamma, gamma_of(truth));
+  printf("%20s %12.3f %12.3f\n", "gamma", m->gamma, j->true_gamma);
   print_speeds(j, m);
   printf("\nrefits %" PRId64 ", drifts %" PRId64 ", times not learned from %" PRId64
          ", mean error of a predicted time %.1f%%\nlast plan %016" PRIx64 "\n",
@@ -340,7 +368,7 @@ static json_t *to_json(const job *j) {
   for (int32_t r = 0; r < m->n_ranks; r++) {
     int64_t last = j->first_step + j->n_steps - 1;
     json_array_append_new(speed, json_real(m->speed[r]));
-    json_array_append_new(true_speed, json_real(1 / sim_slowness(&j->clock, r, last)));
+    json_array_append_new(true_speed, json_real(1 / kf_sim_slowness(&j->clock, r, last)));
   }
   snprintf(hash, sizeof hash, "%016" PRIx64, j->hash);
   return json_pack("{s:i,s:I,s:o,s:o,s:o,s:f,s:I,s:I,s:o,s:o,s:o,s:o,s:O,s:s}", "ranks",
@@ -348,7 +376,7 @@ static json_t *to_json(const job *j) {
                    tally_json(&j->first), "last", tally_json(&j->last), "all", tally_json(&j->all),
                    "mape", m->mape, "refits", (json_int_t)m->refits, "outliers",
                    (json_int_t)m->outliers, "learned", cost_json(&m->cost, m->gamma), "true",
-                   cost_json(truth, gamma_of(truth)), "speed", speed, "true_speed", true_speed,
+                   cost_json(truth, j->true_gamma), "speed", speed, "true_speed", true_speed,
                    "drifts", j->drift_list, "hash", hash);
 }
 
@@ -381,7 +409,7 @@ static kf_status report(job *j, const kf_plan *plan) {
   for (int32_t r = 0; r < j->n_ranks; r++)
     if (j->times[r].measured_s > step_s) step_s = j->times[r].measured_s;
   for (int32_t r = first; r < end && !status; r++) {
-    const sim_times *t = &j->times[r];
+    const kf_sim_times *t = &j->times[r];
     double route_s = t->true_s > 0 ? t->measured_s * (t->comm_s / t->true_s) : 0;
     kf_counters counters = {.tokens = plan->hold_rows[r],
                             .samples = t->samples,
@@ -432,8 +460,8 @@ static int run_step(job *j, int64_t i) {
   int code = 0;
   kf_status status = kf_mix_create(j->q->mix, j->n_ranks, j->clock.seed + (uint64_t)step, &batch);
   if (!status) status = plan_step(j, batch, &plan);
-  if (!status && !(code = show_last(j))) {
-    sim_run(&j->clock, step, batch, plan, j->times);
+  if (!status && !(code = show_last(j)) &&
+      !(status = kf_sim_step(&j->clock, step, batch, plan, j->times))) {
     count(j, i, plan);
     show_row(j, i);
     status = report(j, plan);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of `knapformer train` share: train.c runs, train_setup.c reads what was asked,
+/* What the files of `knapformer train` share: cmd_train.c runs, train_setup.c reads what was asked,
 ** view_train.c shows, train_report.c writes the page. */
-#ifndef TRAINING_H
-#define TRAINING_H
+#ifndef CMD_TRAIN_H
+#define CMD_TRAIN_H
 
 #include "cli.h"
 #include "train/train.h"

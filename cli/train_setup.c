@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include <hwloc.h>
@@ -90,15 +91,28 @@ static int read_data(train_session *s) {
   return 0;
 }
 
+/* The trainer has one architecture: what has another must not be trained under its name. */
+static int check_architecture(const char *where, const char *model) {
+  kf_model shape;
+  if (strchr(model, '=') || (!strncasecmp(model, "DiT-", 4) && !kf_model_parse(model, &shape)))
+    return 0;
+  return cli_fail(EXIT_MISUSE, name,
+                  "%s: found \"%s\", expected DiT-S, DiT-B, DiT-L, DiT-XL or "
+                  "d=..,layers=..,heads=..: this trainer has plain DiTs only",
+                  where, model);
+}
+
 static int read_config(train_session *s) {
   const train_request *q = s->q;
   const cli_key key[] = {
     {"model", q->model}, {"log_level", q->log_level}, {"trace_file", q->trace}};
   const cli_configuration asked = {q->config, &q->set, key, sizeof key / sizeof *key,
                                    s->n_ranks > 1};
+  int code = q->model ? check_architecture("--model", q->model) : 0;
+  if (code) return code;
   if (q->model && kf_model_parse(q->model, &s->model))
     return cli_fail_status(KF_EINVAL, name, "--model");
-  int code = cli_configure(name, &asked, &s->config);
+  code = cli_configure(name, &asked, &s->config);
   if (code) return code;
   if (!*s->config.model) strcpy(s->config.model, "DiT-S");
   if (strcmp(s->config.steps_file, "-") == 0)
@@ -121,6 +135,8 @@ static int read_config(train_session *s) {
 
 static int check_model(train_session *s) {
   train_params params;
+  int code = check_architecture("model", s->config.model);
+  if (code) return code;
   kf_status status = kf_model_parse(s->config.model, &s->model);
   if (!status) status = train_params_of(&s->model, &params);
   if (!status) status = kf_config_check(&s->config, s->n_ranks);

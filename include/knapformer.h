@@ -33,6 +33,8 @@
 **  18. bucket    how many samples of a length make a batch, under a memory and a compute limit
 **  19. sampler   an epoch's batches, the same on every rank without a word between them
 **  20. report    a training run, or the same one without and with the balancer, as one HTML page
+**  21. numbers   random ones, hashes and quantiles, as the library itself uses them
+**  22. sim       what planned steps take on ranks that are not there
 **
 ** The shortest program that plans a step (every call returns a kf_status, and what is created is
 ** freed by kf_planner_free and kf_batch_free):
@@ -170,7 +172,7 @@ KF_API void kf_batch_free(kf_batch *batch);
 ** Fixed bags: bag b is the contiguous ranks first[b] .. first[b+1]-1. Bags of one group
 ** balance among themselves; a sequence never leaves the group of its home rank. A bag deals a
 ** sequence in equal shares, or by speed where speeds differ. What no bag has room for under
-** max_chunk_size or the caps goes to adjacent bags together. Bags that are too large, or too
+** max_chunk_size or the caps goes to adjacent bags together (kf_plan counts these). Bags that are too large, or too
 ** small for the longest sequence, can be slower than no balancing: the figures tell.
 */
 typedef struct kf_bags {
@@ -363,7 +365,8 @@ typedef struct kf_plan {
   int32_t ranks_per_node; /* of the cluster; ranks r and q share a node if r/this == q/this */
   int32_t auto_bags;      /* 1: auto; 0: fixed bags */
   int64_t n_seqs, n_chunks;
-  uint64_t hash; /* FNV-1a 64 over the chunk rows as little-endian 64-bit integers */
+  int64_t joined_seqs; /* fixed bags: sequences that took adjacent bags together */
+  uint64_t hash;       /* FNV-1a 64 over the chunk rows as little-endian 64-bit integers */
 
   const kf_chunk *chunk;    /* (n_chunks) */
   const int64_t *seq_off;   /* (n_seqs + 1) chunks of a sequence */
@@ -468,12 +471,13 @@ KF_API kf_status kf_comm_gather(kf_comm *comm, const void *record, int64_t n_byt
 KF_API kf_status kf_comm_alltoallv(kf_comm *comm, const void *send, const int64_t *send_bytes,
                                    void *recv, const int64_t *recv_bytes);
 
-typedef enum kf_type { KF_F32 = 0, KF_F64 = 1, KF_I64 = 2 } kf_type;
+/* What an element is. Each call says which it takes and refuses the others. */
+typedef enum kf_dtype { KF_F32 = 0, KF_BF16 = 1, KF_F16 = 2, KF_F64 = 3, KF_I64 = 4 } kf_dtype;
 typedef enum kf_reduction { KF_SUM = 0, KF_MAX = 1, KF_MIN = 2 } kf_reduction;
 
 /* data (n) of every rank becomes the sum, maximum or minimum over all ranks, the same bits on all
-** (which of several NaNs may differ). A NaN of any rank comes through. */
-KF_API kf_status kf_comm_reduce(kf_comm *comm, kf_reduction reduction, kf_type type, int64_t n,
+** (which of several NaNs may differ). A NaN of any rank comes through. Takes f32, f64 and i64. */
+KF_API kf_status kf_comm_reduce(kf_comm *comm, kf_reduction reduction, kf_dtype dtype, int64_t n,
                                 void *data);
 
 /* -------------------------------------------------------------------- 9. step */
@@ -482,9 +486,14 @@ KF_API kf_status kf_comm_reduce(kf_comm *comm, kf_reduction reduction, kf_type t
 ** The online step: each rank says what it has, all plan, all compare. Two small gathers. The
 ** object keeps the memory from step to step.
 **
+**     kf_step *step;
+**     kf_planner *planner;  // as above
+**     const kf_plan *plan;
 **     kf_step_create(comm, 0, &step);
-**     each step:  kf_step_gather(step, &mine, &batch, NULL);
-**                 kf_step_plan(step, planner, &plan);
+**     for (;;) {  // each step
+**       kf_step_gather(step, &mine, &batch, NULL);
+**       kf_step_plan(step, planner, &plan);
+**     }
 */
 typedef struct kf_step kf_step;
 
@@ -614,10 +623,6 @@ KF_API kf_status kf_attention_backward(const kf_attention *attention);
 
 /* ------------------------------------------------------------------ 13. adaln */
 
-/* How tensors are stored. Arithmetic is always fp32; storing rounds to the nearest, ties to even,
-** and a NaN stays a NaN. */
-typedef enum kf_dtype { KF_FP32 = 0, KF_BF16 = 1, KF_FP16 = 2 } kf_dtype;
-
 /* When a kernel rounds to dtype. */
 typedef enum kf_rounding {
   KF_ROUND_ONCE = 0, /* fp32 until a tensor is stored: the exact one */
@@ -639,7 +644,8 @@ typedef enum kf_rounding {
 **
 ** The order of every sum is fixed (doc/adaln.md): all results are the same to the bit with any
 ** number of threads, with every kf_isa, and on CUDA (kf_adaln_forward_cuda in knapformer_cuda.h).
-** Tensors do not overlap, but x may be residual and dx may be dx_add.
+** Tensors do not overlap, but x may be residual and dx may be dx_add. Arithmetic is always fp32;
+** storing rounds to the nearest, ties to even, and a NaN stays a NaN.
 */
 typedef struct kf_adaln {
   int64_t n_tokens, n_seqs;
@@ -649,7 +655,7 @@ typedef struct kf_adaln {
                                 from 0 to n_tokens */
   const int32_t *seq_index;  /* (n_tokens) each token's sequence; one that appears in several places
                                 is one sequence. Memory is needed for each run of equal entries. */
-  kf_dtype dtype;            /* of tokens: x, y, residual, u, and their gradients */
+  kf_dtype dtype;            /* of tokens: x, y, residual, u, and their gradients: f32, bf16, f16 */
   int32_t mod_fp32;          /* not 0: scale, shift, gate and their gradients are fp32, whatever
                                 dtype is; only with KF_ROUND_ONCE */
   int64_t mod_stride; /* elements from one sequence's scale, shift, gate, dscale, .. to the next
@@ -769,7 +775,7 @@ typedef enum kf_cost_model {
 typedef enum kf_log_level {
   KF_LOG_DEFAULT = 0, /* info */
   KF_LOG_ERROR = 1,
-  KF_LOG_WARNING = 2, /* drift */
+  KF_LOG_WARNING = 2, /* drift, fixed bags that are too small for a sequence */
   KF_LOG_INFO = 3,    /* refits */
   KF_LOG_DEBUG = 4    /* each step's decisions and the utilisation of each bag */
 } kf_log_level;
@@ -822,19 +828,27 @@ KF_API kf_status kf_config_text(const kf_config *config, char **out);
 /*
 ** The online object: a planner, the cost it plans with, and what it has learned.
 **
+**     kf_scheduler *scheduler;
+**     kf_scheduler_options options = {.n_ranks = 8};
+**     kf_step *step;  // of section 9
+**     const kf_plan *plan;
 **     kf_scheduler_create(&options, &scheduler);
-**     each step, ranks of a comm:               or all ranks in one process:
-**       kf_step_schedule(step, scheduler,         kf_scheduler_plan(scheduler, &batch, &plan);
-**                        &mine, &plan);
-**       ... route, compute, route back ...        ...
-**       kf_scheduler_update_stats(scheduler,      for each rank r: kf_scheduler_update_stats(
-**           my_rank, seconds, NULL);                  scheduler, r, seconds[r], NULL);
+**     for (;;) {  // each step, ranks of a comm
+**       kf_step_schedule(step, scheduler, &mine, NULL, &plan);
+**       // ... route, compute, route back ...
+**       kf_scheduler_update_stats(scheduler, rank, seconds[rank], NULL);
+**     }
+**     for (;;) {  // or all ranks in one process
+**       kf_scheduler_plan(scheduler, batch, &plan);
+**       for (int32_t r = 0; r < 8; r++) kf_scheduler_update_stats(scheduler, r, seconds[r], NULL);
+**     }
 **
 ** Times of a step travel with the lengths of the next, so that every rank knows the same and learns
 ** the same, to the bit, without a collective of its own. Every step is planned; every
 ** rebalance_interval steps `history` refits: the three coefficients of the cost, one speed per rank,
 ** one correction per class of sequence. A single pause, garbage collection or checkpoint does not
-** move it; what lasts five steps does. `static` and `modelled` keep their cost, and tell.
+** move it; what lasts five steps does. `static` and `modelled` keep their cost: they never refit, and
+** tell of drift and of the error of what they predict.
 */
 typedef struct kf_scheduler kf_scheduler;
 
@@ -923,7 +937,7 @@ KF_API kf_status kf_scheduler_restore(kf_scheduler *scheduler, const char *name,
 typedef struct kf_drift {
   char what[48]; /* "quadratic_s", "speed of rank 3", "correction of video, 512 pixels" */
   double before, now;
-  int64_t step; /* of the refit that found it */
+  int64_t step; /* when it was found */
 } kf_drift;
 
 /* What was learned of a class of sequences: its compute is `correction` times the cost's. */
@@ -958,7 +972,7 @@ typedef struct kf_metrics {
   double noise;                 /* what one time scatters about the prediction, relative */
 
   const double *busy_s;          /* (n_ranks) as reported; 0: was not */
-  const double *predicted_s;     /* (n_ranks) of busy_s, before it was measured */
+  const double *predicted_s;     /* (n_ranks) of busy_s, when it was planned */
   const double *busy_share;      /* (n_ranks) busy_s / step_s */
   const double *memory_pressure; /* (n_ranks) memory used / limit; else tokens / cap; else 0 */
   const double *speed;           /* (n_ranks) that plans are made with */
@@ -974,7 +988,7 @@ typedef struct kf_metrics {
   double comm_scale; /* measured over predicted time of moving data */
   int32_t n_corrections, n_drifts;
   const kf_correction *correction;  /* (n_corrections) classes that were seen */
-  const kf_drift *drift;            /* (n_drifts) of the last refit */
+  const kf_drift *drift;            /* (n_drifts) found when it was last looked */
   int64_t refits, drifts, outliers; /* so far: refits, drifts found, times not learned from */
 
   uint64_t plan_hash; /* of the step */
@@ -1110,10 +1124,18 @@ KF_API kf_status kf_lens_parse(const char *name, const char *text, size_t n_byte
 ** follows from the options, the lengths, the epoch and what was set since it began, so every rank
 ** computes the same for itself, without communication, and can go on exactly where it stopped.
 **
+**     kf_sampler *sampler;
+**     kf_sampler_options options = {.bucket = {.mem_tokens = 160000, .match_len = 75600, .n_ranks = 8}};
+**     kf_cost_preset("wan1.3b", NULL, 8, 0.4, &options.bucket.cost);
 **     kf_sampler_create(&options, len, n_samples, &sampler);
-**     for each epoch:  kf_sampler_set_epoch(sampler, epoch);
-**                      while (!kf_sampler_next(sampler, &sampled) && sampled)
-**                        my samples are sampled->sample[sampled->batch.rank_off[rank]] ..
+**     for (int64_t epoch = 0; epoch < n_epochs; epoch++) {
+**       const kf_sampled *step;
+**       kf_sampler_set_epoch(sampler, epoch);
+**       while (!kf_sampler_next(sampler, &step) && step) {
+**         const int64_t *mine = step->sample + step->batch.rank_off[rank];
+**         // ... up to step->sample + step->batch.rank_off[rank + 1]
+**       }
+**     }
 **
 ** Samples are shuffled, each bucket is cut into batches of its size (what is left over makes a smaller
 ** one), and batches are shuffled. `packed` has no buckets: it looks at `window` samples of the shuffled
@@ -1124,7 +1146,14 @@ KF_API kf_status kf_lens_parse(const char *name, const char *text, size_t n_byte
 ** Online: a scheduler measures (also where nothing is routed: bag_size "g1n1"), refits at the same
 ** steps on every rank, and what it learned goes to the sampler:
 **
-**     if (metrics->refits != seen) kf_sampler_set_cost(sampler, step, &metrics->cost);
+**     int64_t seen = 0;
+**     kf_sampler *sampler;
+**     kf_scheduler *scheduler;
+**     const kf_metrics *metrics = kf_scheduler_metrics(scheduler);  // after each step
+**     if (metrics->refits != seen) {
+**       kf_sampler_set_cost(sampler, kf_sampler_step(sampler), &metrics->cost);
+**       seen = metrics->refits;
+**     }
 */
 typedef struct kf_sampler kf_sampler;
 
@@ -1274,6 +1303,60 @@ typedef struct kf_report {
 ** 0-terminated; free() it.
 */
 KF_API kf_status kf_report_html(const kf_report *report, char **out);
+
+/* ----------------------------------------------------------------- 21. numbers */
+
+/* The first output of splitmix64 from this state, and what is added to the state for each further one. */
+#define KF_SPLITMIX64_STEP 0x9e3779b97f4a7c15u
+KF_API uint64_t kf_splitmix64(uint64_t state);
+
+/* FNV-1a 64 over bytes. Begin with KF_HASH_START, go on with what the last call gave. */
+#define KF_HASH_START 0xcbf29ce484222325u
+KF_API uint64_t kf_hash_bytes(uint64_t hash, const void *data, size_t n_bytes);
+
+/* The value that `share` (0 to 1) of n lie below, between two of them by proportion: 0.5 for the
+** median. Of none: 0. The values are numbers; they are reordered. Time is linear in n. */
+KF_API double kf_quantile(double *value, int64_t n, double share);
+
+/* --------------------------------------------------------------------- 22. sim */
+
+/* To see a scheduler learn without a cluster. A rank takes `factor` times as long, in steps first .. last. */
+typedef struct kf_sim_spell {
+  int32_t rank;
+  double factor;
+  int64_t first, last;
+} kf_sim_spell;
+
+/* What the scheduler is not told, and has to learn. */
+typedef struct kf_sim_clock {
+  kf_cost cost;          /* the true one; its three coefficients are read */
+  double kind_factor[4]; /* by kf_kind: compute of such a sequence over the cost's; 0: 1 */
+  double overhead_s;     /* of a rank with work, each step */
+  double comm_scale;     /* true over planned seconds of moving data; 0: 1 */
+  const double *speed;   /* (n_ranks) true speeds; NULL: all 1 */
+  double noise;          /* standard deviation of a measured time, relative */
+  uint64_t seed;
+  const kf_sim_spell *slow;  /* (n_slow) of what a rank computes: it has become slower */
+  const kf_sim_spell *pause; /* (n_pauses) of what is measured: something came in between */
+  int32_t n_slow, n_pauses;
+} kf_sim_clock;
+
+/* One rank's step. */
+typedef struct kf_sim_times {
+  double true_s;     /* compute by the true cost and slowness, and moving data */
+  double comm_s;     /* moving data, of true_s */
+  double measured_s; /* with noise and pauses: what a scheduler gets to see */
+  double home_s;     /* true, had every sequence stayed at home */
+  int64_t samples;   /* whose first row the rank has */
+} kf_sim_times;
+
+/* What each rank of a planned step takes: out (n_ranks). Noise is drawn for each (seed, step, rank) by
+** itself: every rank of a job can compute the times of all, and a run that is resumed goes on alike. */
+KF_API kf_status kf_sim_step(const kf_sim_clock *clock, int64_t step, const kf_batch *batch,
+                             const kf_plan *plan, kf_sim_times *out);
+
+/* How many times as long as one of speed 1 a rank computes in a step. */
+KF_API double kf_sim_slowness(const kf_sim_clock *clock, int32_t rank, int64_t step);
 
 #ifdef __cplusplus
 }

@@ -8,11 +8,11 @@
 ** later by the PTX of the last. In this project's tests they run on the CPU, in an emulator: they
 ** have never been timed on a GPU (doc/adaln_cuda.md).
 **
-**     kf_adaln a = {.n_tokens = .., .n_seqs = .., .dim = .., .cu_seqlens = .., ..};
+**     kf_adaln a = {.n_tokens = 4096, .n_seqs = 2, .dim = 3072, .cu_seqlens = cu};  // and tensors
 **     a.workspace_bytes = kf_adaln_workspace_cuda(&a);
-**     cudaMalloc(&a.workspace, a.workspace_bytes);
-**     kf_adaln_prepare_cuda(&a, stream);                         once for a batch
-**     kf_adaln_forward_cuda(&a, stream);                         for every layer
+**     cudaMalloc(&a.workspace, (size_t)a.workspace_bytes);
+**     kf_adaln_prepare_cuda(&a, stream);  // once for a batch
+**     kf_adaln_forward_cuda(&a, stream);  // for every layer
 **     kf_adaln_backward_cuda(&a, stream);
 **
 ** In a kf_adaln for these calls

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that grows and is kept, and how to fail with numbers in the sentence. */
-#ifndef TRAIN_MEMORY_H
-#define TRAIN_MEMORY_H
+#ifndef TRAIN_BUFFER_H
+#define TRAIN_BUFFER_H
 
 #include "train.h"
 

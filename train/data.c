@@ -52,7 +52,7 @@ static int64_t scaled(int64_t tokens, double scale) {
 /* As the public header has it: text tokens of sample i of a rank of the mix. */
 static int64_t text_of(uint64_t seed, int32_t rank, int64_t i) {
   uint64_t state = seed << 40 ^ (uint64_t)rank << 20 ^ (uint64_t)i;
-  return (int64_t)(train_mix64(state) % (MOST_TEXT + 1));
+  return (int64_t)(kf_splitmix64(state) % (MOST_TEXT + 1));
 }
 
 /* Whole numbers: 85 / 3.4 is 25. */

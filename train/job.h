@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside a training job: what variant.c and trainer.c share. */
+/* Inside a training job: what group.c, measure.c, trainer.c and variant.c share. */
 #ifndef TRAIN_JOB_H
 #define TRAIN_JOB_H
 

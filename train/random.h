@@ -4,30 +4,23 @@
 ** is no state that a draw changes, so samples, tensors and ranks can be drawn in any order, alone
 ** or again, and come out the same to the bit. Philox (of curand and PyTorch) has the same shape and
 ** mixes better; splitmix64 is enough for noise and first values, passes the usual test suites, and
-** takes three lines.
+** is at hand.
 **
 ** A key is hashed before it is counted from, so that the keys 0, 1, 2, .. have nothing in common.
 ** A normal number is made of the bits of its counter and of that beside it (2 i and 2 i + 1 go
 ** together): give each use a key or counters of its own.
 */
-#ifndef TRAIN_CHANCE_H
-#define TRAIN_CHANCE_H
+#ifndef TRAIN_RANDOM_H
+#define TRAIN_RANDOM_H
 
 #include <math.h>
-#include <stdint.h>
 
-/* The first output of splitmix64 from this state. */
-static inline uint64_t train_mix64(uint64_t state) {
-  uint64_t z = state + 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
+#include <knapformer.h>
 
 /* 64 bits: output `counter` of splitmix64, whose state begins at a hash of the key. Also the way to
 ** a key below a key: that of step s is train_bits(seed, s). */
 static inline uint64_t train_bits(uint64_t key, uint64_t counter) {
-  return train_mix64(train_mix64(key) + counter * 0x9e3779b97f4a7c15u);
+  return kf_splitmix64(kf_splitmix64(key) + counter * KF_SPLITMIX64_STEP);
 }
 
 /* Above 0 and below 1, evenly: the middles of 2^52 equal parts. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** What was measured, step by step, and what it says. A record belongs to one way of training; two
+** What was measured, step by step, and what it says. A record belongs to one variant of training; two
 ** records of the same samples are compared.
 **
 ** Figures are medians over steps, so that a step in which the machine did something else does not
@@ -56,20 +56,6 @@ void train_record_clear(train_record *r) {
 
 /* ------------------------------------------------------------------------- figures */
 
-static int by_value(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
-/* The value below which `share` of them are; sorts. The median of an even number is a mean. */
-static double quantile(double *values, int64_t n, double share) {
-  if (n == 0) return 0;
-  qsort(values, (size_t)n, sizeof *values, by_value);
-  double at = share * (double)(n - 1);
-  int64_t low = (int64_t)at, high = low + 1 < n ? low + 1 : low;
-  return values[low] + (at - (double)low) * (values[high] - values[low]);
-}
-
 double train_max_over_mean(const double *busy_s, int32_t n_ranks) {
   double most = 0, sum = 0;
   for (int32_t r = 0; r < n_ranks; r++) {
@@ -95,17 +81,17 @@ kf_status train_summarise(const train_record *r, train_summary *out) {
   train_summary s = {.n_steps = n};
   if (!values) return kf_fail(KF_ENOMEM, "out of memory: the figures of a run");
   for (int64_t i = 0; i < n; i++) values[i] = r->step_s[i];
-  s.median_s = quantile(values, n, 0.5);
-  s.p95_s = quantile(values, n, 0.95);
+  s.median_s = kf_quantile(values, n, 0.5);
+  s.p95_s = kf_quantile(values, n, 0.95);
   for (int64_t i = 0; i < n; i++)
     values[i] = r->step_s[i] > 0 ? (double)r->tokens[i] / r->step_s[i] : 0;
-  s.tokens_per_s = quantile(values, n, 0.5);
+  s.tokens_per_s = kf_quantile(values, n, 0.5);
   for (int64_t i = 0; i < n; i++)
     values[i] = train_max_over_mean(r->busy_s + i * r->n_ranks, r->n_ranks);
-  s.max_over_mean = n ? quantile(values, n, 0.5) : 1;
+  s.max_over_mean = n ? kf_quantile(values, n, 0.5) : 1;
   for (int64_t i = 0; i < n; i++)
     values[i] = idle_deviation(r->busy_s + i * r->n_ranks, r->n_ranks, r->step_s[i]);
-  s.idle_variance = quantile(values, n, 0.5);
+  s.idle_variance = kf_quantile(values, n, 0.5);
   free(values);
   *out = s;
   return KF_OK;

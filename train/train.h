@@ -18,7 +18,7 @@
 **   clock.c      where a rank's time goes
 **   measure.c    what this machine takes: the cost that the first plans are made with
 **   group.c      the order of a rank's rows: split, early, late
-**   variant.c        one way of training: parameters, optimiser, scheduler
+**   variant.c    one variant of training: parameters, optimiser, scheduler
 **   trainer.c    one step: plan, route, forward, loss, backward, reduce, update
 **   record.c     what was measured, step by step; what the balancer brought
 **
@@ -280,7 +280,7 @@ double train_net_flops(const kf_model *model, int64_t len);
 kf_status train_measure(kf_comm *comm, const kf_model *model, kf_isa isa, bool links,
                         kf_cost *cost);
 
-/* ------------------------------------------------------------------------- trainer.c */
+/* --------------------------------------------------------------- trainer.c, variant.c */
 
 typedef struct train_options {
   kf_comm *comm;
@@ -311,14 +311,14 @@ double train_update(const train_params *params, const train_pointwise *pw,
                     const train_options *options, double grad_scale, const float *grads,
                     train_state *state);
 
-/* What all ways of training share on this rank: ranks, data, network, gradients. */
+/* What all variants of training share on this rank: ranks, data, network, gradients. */
 typedef struct train_job train_job;
 
 kf_status train_job_create(const train_options *options, train_job **out);
 void train_job_free(train_job *job);
 train_data *train_job_data(train_job *job);
 
-/* One way of training: its parameters, its optimiser, its scheduler. */
+/* One variant of training: its parameters, its optimiser, its scheduler. */
 typedef struct train_variant train_variant;
 
 /* What a token's way there and back moves, in the direction that has more: its row and the gradient
@@ -340,7 +340,7 @@ kf_step *train_variant_step(train_variant *variant);
 
 const train_params *train_job_params(const train_job *job);
 
-/* A way's parameters and their average, and the last step's gradients before they were scaled and
+/* A variant's parameters and their average, and the last step's gradients before they were scaled and
 ** clipped: sums over all ranks and values. All (params->n_floats). */
 float *train_variant_params(train_variant *variant);
 const float *train_variant_average(const train_variant *variant);
@@ -355,14 +355,14 @@ typedef struct train_result {
   int64_t n_tokens;            /* of all ranks */
   const kf_counters *counters; /* (n_ranks) */
   const double *busy_s;        /* (n_ranks) */
-  const kf_plan *plan;         /* until the way's next step */
+  const kf_plan *plan;         /* until the variant's next step */
 } train_result;
 
 /* Train on the samples of step `step`. Collective: a rank that runs out of memory tells the others.
 ** What is in *out lives until the job's next step. */
 kf_status train_run_step(train_job *job, train_variant *variant, int64_t step, train_result *out);
 
-/* How far two ways that began alike have come apart: the L2 norm of the difference of their
+/* How far two variants that began alike have come apart: the L2 norm of the difference of their
 ** parameters over that of what the first has changed since the start. Needs another block of
 ** parameters for the while. */
 kf_status train_variant_difference(const train_variant *a, const train_variant *b, double *out);
@@ -372,7 +372,7 @@ kf_status train_check_ranks(train_job *job, const train_variant *variant);
 
 /* -------------------------------------------------------------------------- record.c */
 
-/* All steps of a way. Begin with {.n_ranks = n}. */
+/* All steps of a variant. Begin with {.n_ranks = n}. */
 typedef struct train_record {
   int32_t n_ranks;
   int64_t n_steps, cap;

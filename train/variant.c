@@ -105,19 +105,9 @@ kf_status train_variant_difference(const train_variant *a, const train_variant *
   return KF_OK;
 }
 
-/* FNV-1a over words: what differs in a bit differs in this. */
-static int64_t hash_of(const float *p, int64_t n) {
-  uint64_t h = 0xcbf29ce484222325u;
-  for (int64_t i = 0; i < n; i++) {
-    uint32_t bits;
-    memcpy(&bits, &p[i], sizeof bits);
-    h = (h ^ bits) * 0x100000001b3u;
-  }
-  return (int64_t)(h >> 1);
-}
-
 kf_status train_check_ranks(train_job *job, const train_variant *variant) {
-  int64_t mine = hash_of(variant->state.p, job->params.n_floats);
+  size_t n_bytes = (size_t)job->params.n_floats * sizeof(float);
+  int64_t mine = (int64_t)(kf_hash_bytes(KF_HASH_START, variant->state.p, n_bytes) >> 1);
   int64_t all[2] = {mine, -mine}; /* the largest and, negated, the smallest */
   kf_status status = kf_comm_reduce(job->o.comm, KF_MAX, KF_I64, 2, all);
   if (status || all[0] == -all[1]) return status;

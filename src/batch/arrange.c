@@ -2,7 +2,7 @@
 /*
 ** From samples to steps: shuffle, make batches, place them in steps, write the steps down.
 **
-**     sample numbers --shuffle--> random order --group or pack--> batches
+**     sample numbers --shuffle--> random order --cut or pack--> batches
 **       --place--> batches in the order of (step, rank) --write--> sample[], off[]
 **
 ** All shuffles draw from one stream that begins with (seed, epoch, changes made so far), so the same
@@ -41,7 +41,7 @@ typedef struct arranging {
 /* 0 .. n-1, n up to 2^31: the high half of a 64 by 32 bit product, so that no number is favoured. */
 static int64_t throw_below(arranging *a, int64_t n) {
   uint64_t r = kfi_mix64(a->dice);
-  a->dice += KFI_MIX_STEP;
+  a->dice += KF_SPLITMIX64_STEP;
   return (int64_t)(((r >> 32) * (uint64_t)n + ((r & 0xffffffffu) * (uint64_t)n >> 32)) >> 32);
 }
 
@@ -57,7 +57,7 @@ static void shuffle(arranging *a, int32_t *v, int64_t n) {
 /* ---------------------------------------------------------------------------- batches */
 
 /* The bucket rules: samples by bucket, still in random order, each bucket cut into its sizes. */
-static kf_status group(arranging *a) {
+static kf_status cut_buckets(arranging *a) {
   const kf_sampler *s = a->s;
   int32_t *end = calloc((size_t)s->n_buckets + 1, sizeof *end);
   if (!end) return kfi_fail_memory(((size_t)s->n_buckets + 1) * sizeof *end, "buckets");
@@ -249,7 +249,7 @@ kf_status kfi_arrange(kf_sampler *s, int64_t first, bool fresh) {
   if (status) return status;
   for (int64_t i = 0; i < a.n; i++) a.random[i] = fresh ? (int32_t)i : s->sample[handed_out + i];
   shuffle(&a, a.random, a.n);
-  status = s->limits.rule == KF_RULE_PACKED ? pack(&a) : group(&a);
+  status = s->limits.rule == KF_RULE_PACKED ? pack(&a) : cut_buckets(&a);
   if (!status) {
     place(&a);
     write_steps(&a, first);

@@ -24,7 +24,7 @@
 #define LEAST 1e-30
 #define LONGEST 1e30 /* of a batch */
 
-enum { GROUPS = 1024 }; /* buckets that p is chosen by: more are merged with their neighbours */
+enum { MERGED = 1024 }; /* buckets that p is chosen by: more are merged with their neighbours */
 
 /* ---------------------------------------------------------------------------- rules */
 
@@ -185,8 +185,8 @@ static double whole_power(double x, int32_t n) {
 /* Works of batches, each with the number of batches that have it. */
 typedef struct ladder {
   int64_t n;
-  double work[2 * GROUPS], weight[2 * GROUPS];
-  uint64_t key[2 * GROUPS], spare[2 * GROUPS];
+  double work[2 * MERGED], weight[2 * MERGED];
+  uint64_t key[2 * MERGED], spare[2 * MERGED];
 } ladder;
 
 static void add_rung(ladder *d, double work, double weight) {
@@ -218,15 +218,15 @@ static double imbalance(ladder *d, int32_t n_ranks) {
   return 1 - share;
 }
 
-/* At most GROUPS buckets that stand for all: neighbours together have the length of the middle one. */
-static int64_t make_groups(const kf_bucket *bucket, int64_t n, kf_bucket *group) {
-  int64_t n_groups = n < GROUPS ? n : GROUPS;
-  for (int64_t g = 0; g < n_groups; g++) {
-    int64_t first = g * n / n_groups, end = (g + 1) * n / n_groups;
-    group[g] = (kf_bucket){.len = bucket[(first + end) / 2].len};
-    for (int64_t i = first; i < end; i++) group[g].count += bucket[i].count;
+/* At most MERGED buckets that stand for all: neighbours together have the length of the middle one. */
+static int64_t merge(const kf_bucket *bucket, int64_t n, kf_bucket *merged) {
+  int64_t n_merged = n < MERGED ? n : MERGED;
+  for (int64_t g = 0; g < n_merged; g++) {
+    int64_t first = g * n / n_merged, end = (g + 1) * n / n_merged;
+    merged[g] = (kf_bucket){.len = bucket[(first + end) / 2].len};
+    for (int64_t i = first; i < end; i++) merged[g].count += bucket[i].count;
   }
-  return n_groups;
+  return n_merged;
 }
 
 /*
@@ -249,16 +249,16 @@ static double most_p(const kfi_limits *l, const kf_bucket *bucket, int64_t n) {
 ** better. Where none keeps to it, the least. */
 static double best_p(kfi_limits l, const kf_bucket *bucket, int64_t n, int32_t n_ranks) {
   double best = LEAST_P, least = 2, fitted = l.p, most = most_p(&l, bucket, n);
-  kf_bucket group[GROUPS];
+  kf_bucket merged[MERGED];
   ladder d;
-  n = make_groups(bucket, n, group);
+  n = merge(bucket, n, merged);
   for (int step = -1; step <= P_STEPS; step++) { /* -1: the fitted one */
     l.p = step < 0 ? fitted : LEAST_P + (MOST_P - LEAST_P) * step / P_STEPS;
     if (l.p > most) continue;
     d.n = 0;
     for (int64_t g = 0; g < n; g++) {
-      int64_t count = group[g].count, size = kfi_bucket_size(&l, group[g].len);
-      double work = kfi_limits_work(&l, (double)group[g].len);
+      int64_t count = merged[g].count, size = kfi_bucket_size(&l, merged[g].len);
+      double work = kfi_limits_work(&l, (double)merged[g].len);
       add_rung(&d, work * (double)size, (double)(count / size));
       add_rung(&d, work * (double)(count % size), count % size > 0);
     }

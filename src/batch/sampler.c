@@ -49,7 +49,7 @@ static uint64_t hash_kind(const kf_sampler_options *o, const int64_t *len, int64
                            (int64_t)o->seed, packed ? window : 0,
                            o->keep_all != 0, n};
   const double real[] = {b->comp_s, power && b->power == KF_POWER_GIVEN ? b->p : 0};
-  uint64_t h = kfi_hash(KFI_HASH_START, whole, sizeof whole / sizeof *whole);
+  uint64_t h = kfi_hash(KF_HASH_START, whole, sizeof whole / sizeof *whole);
   h = kfi_hash_reals(h, real, 2);
   return hash_lens(h, len, n);
 }
@@ -263,7 +263,7 @@ const kf_buckets *kf_sampler_buckets(const kf_sampler *s) { return s ? &s->bucke
 uint64_t kf_sampler_hash(const kf_sampler *s) {
   if (!s) return 0;
   const int64_t whole[] = {(int64_t)s->kind, s->epoch, s->next, s->n_changes};
-  uint64_t h = kfi_hash(KFI_HASH_START, whole, sizeof whole / sizeof *whole);
+  uint64_t h = kfi_hash(KF_HASH_START, whole, sizeof whole / sizeof *whole);
   for (int64_t i = -1; i < s->n_changes; i++) {
     const kfi_change *c = i < 0 ? &s->start : &s->change[i];
     const double real[] = {c->linear_s, c->quadratic_s, c->constant_s};

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** Where a sampler stands, as bytes, and back. Every field is 8 bytes, little endian:
+** Where a sampler stands, as bytes, and back (archive.h):
 **
-**     | "KFSAMPLE" | version | bytes of all | kind | epoch | next step | changes |
-**     | at, linear_s, quadratic_s, constant_s | of the start and of each change | FNV-1a 64 |
+**     | kind | epoch | next step | changes | at, linear_s, quadratic_s, constant_s | of the start and of
+**     each change |
 **
 ** The steps themselves are not saved: they follow. Restoring makes the epoch again and every change
 ** again, in their order.
@@ -13,88 +13,60 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../words.h"
+#include "../archive.h"
 #include "sampler.h"
 
-enum { VERSION = 1, HEAD = 7, CHANGE = 4 };
-static const char magic[KFI_WORD + 1] = "KFSAMPLE";
-
-static void put_real(unsigned char *at, double real) {
-  uint64_t word;
-  memcpy(&word, &real, sizeof word);
-  kfi_put_word(at, word);
-}
-
-static double get_real(const unsigned char *at) {
-  uint64_t word = kfi_get_word(at);
-  double real;
-  memcpy(&real, &word, sizeof real);
-  return real;
-}
+enum { CHANGE = 4 }; /* fields */
+static const kfi_format format = {"KFSAMPLE", "a sampler's state", 1};
 
 /* -------------------------------------------------------------------------------- save */
 
-static void put_change(unsigned char *at, const kfi_change *c) {
-  kfi_put_word(at, (uint64_t)c->at);
-  put_real(at + KFI_WORD, c->linear_s);
-  put_real(at + 2 * KFI_WORD, c->quadratic_s);
-  put_real(at + 3 * KFI_WORD, c->constant_s);
+static void walk_head(kfi_archive *a, kf_sampler *s) {
+  kfi_words(a, &s->kind, 1);
+  kfi_words(a, &s->epoch, 1);
+  kfi_words(a, &s->next, 1);
+  kfi_words(a, &s->n_changes, 1);
 }
 
-static kfi_change get_change(const unsigned char *at) {
-  return (kfi_change){(int64_t)kfi_get_word(at), get_real(at + KFI_WORD),
-                      get_real(at + 2 * KFI_WORD), get_real(at + 3 * KFI_WORD)};
+static void walk_change(kfi_archive *a, kfi_change *c) {
+  kfi_words(a, &c->at, 1);
+  kfi_words(a, &c->linear_s, 1); /* kfi_sampler_change refuses what is not finite */
+  kfi_words(a, &c->quadratic_s, 1);
+  kfi_words(a, &c->constant_s, 1);
+}
+
+static void walk(kfi_archive *a, void *object) {
+  kf_sampler *s = object;
+  walk_head(a, s);
+  walk_change(a, &s->start);
+  for (int64_t i = 0; i < s->n_changes; i++) walk_change(a, &s->change[i]);
 }
 
 kf_status kf_sampler_save(const kf_sampler *s, void **out, size_t *n_bytes) {
   if (!s || !out || !n_bytes) return kfi_fail(KF_EINVAL, "kf_sampler_save: a pointer is NULL");
-  size_t n = (HEAD + CHANGE * (1 + (size_t)s->n_changes) + 1) * KFI_WORD;
-  unsigned char *bytes = malloc(n);
-  if (!bytes) return kfi_fail_memory(n, "a saved sampler");
-  const uint64_t head[] = {
-    VERSION, n, s->kind, (uint64_t)s->epoch, (uint64_t)s->next, (uint64_t)s->n_changes};
-  memcpy(bytes, magic, KFI_WORD);
-  for (int i = 1; i < HEAD; i++) kfi_put_word(bytes + i * KFI_WORD, head[i - 1]);
-  for (int64_t i = 0; i <= s->n_changes; i++)
-    put_change(bytes + (HEAD + i * CHANGE) * KFI_WORD, i == 0 ? &s->start : &s->change[i - 1]);
-  kfi_put_word(bytes + n - KFI_WORD, kfi_checksum(bytes, n - KFI_WORD));
-  *out = bytes;
-  *n_bytes = n;
-  return KF_OK;
+  return kfi_archive_save(&format, walk, (kf_sampler *)s, out, n_bytes);
 }
 
 /* ----------------------------------------------------------------------------- restore */
 
-static kf_status check_file(const kf_sampler *s, const char *name, const unsigned char *bytes,
-                            size_t n) {
-  if (n < (HEAD + CHANGE + 1) * KFI_WORD || memcmp(bytes, magic, KFI_WORD) != 0)
-    return kfi_fail(KF_EINVAL, "%s: %zu bytes that are not a sampler's state", name, n);
-  uint64_t version = kfi_get_word(bytes + KFI_WORD), size = kfi_get_word(bytes + 2 * KFI_WORD);
-  uint64_t n_changes = kfi_get_word(bytes + 6 * KFI_WORD);
-  if (version != VERSION)
-    return kfi_fail(KF_EINVAL, "%s: a state of version %" PRIu64 ", expected version %d", name,
-                    version, VERSION);
-  if (size != n || n_changes != (n / KFI_WORD - HEAD - CHANGE - 1) / CHANGE ||
-      n % (CHANGE * KFI_WORD))
-    return kfi_fail(KF_EINVAL,
-                    "%s: %zu bytes of a state of %" PRIu64 ": it was cut off or added to", name, n,
-                    size);
-  if (kfi_get_word(bytes + n - KFI_WORD) != kfi_checksum(bytes, n - KFI_WORD))
-    return kfi_fail(KF_EINVAL, "%s: the checksum does not match: the file is damaged", name);
-  if (kfi_get_word(bytes + 3 * KFI_WORD) != s->kind)
+/* Open a state for such a sampler: *to has its head, what follows is the start and each change. */
+static kf_status open_file(const kf_sampler *s, const char *name, const void *data, size_t n,
+                           kfi_archive *a, kf_sampler *to) {
+  kf_status status = kfi_archive_open(&format, name, data, n, a);
+  if (status) return status;
+  walk_head(a, to);
+  if (to->kind != s->kind)
     return kfi_fail(
       KF_EINVAL,
       "%s: the state of a sampler of other lengths or other options: ranks, seed, rule, "
       "limits, mode, window or keep_all",
       name);
+  int64_t n_fields = (a->end - a->at) / 8;
+  if (n_fields % CHANGE || to->n_changes != n_fields / CHANGE - 1)
+    return kfi_fail(KF_EINVAL, "%s: %" PRId64 " changes of the cost in %" PRId64 " fields", name,
+                    to->n_changes, n_fields);
   return KF_OK;
 }
-
-/* A position that was saved: everything but the steps. */
-typedef struct position {
-  int64_t epoch, next, n_changes;
-  const unsigned char *changes; /* the start, then each change */
-} position;
 
 /* The sentence of what failed, behind the name of what was restored. */
 static kf_status fail_in(const char *name, kf_status status) {
@@ -103,10 +75,12 @@ static kf_status fail_in(const char *name, kf_status status) {
   return kfi_fail(status, "%s: %s", name, reason);
 }
 
-static kf_status go_to(kf_sampler *s, const char *name, const position *to) {
-  kf_status status = kfi_sampler_begin(s, to->epoch, get_change(to->changes));
-  for (int64_t i = 1; i <= to->n_changes && !status; i++) {
-    kfi_change c = get_change(to->changes + i * CHANGE * KFI_WORD);
+static kf_status go_to(kf_sampler *s, const char *name, const kf_sampler *to, kfi_archive *a) {
+  kfi_change c;
+  walk_change(a, &c);
+  kf_status status = kfi_sampler_begin(s, to->epoch, c);
+  for (int64_t i = 0; i < to->n_changes && !status; i++) {
+    walk_change(a, &c);
     if (c.at < 0 || c.at > s->n_steps)
       return kfi_fail(KF_EINVAL, "%s: a cost from step %" PRId64 " on, expected 0 to %" PRId64,
                       name, c.at, s->n_steps);
@@ -148,15 +122,11 @@ kf_status kf_sampler_restore(kf_sampler *s, const char *name, const void *data, 
   if (!s || (!data && n_bytes > 0))
     return kfi_fail(KF_EINVAL, "kf_sampler_restore: a pointer is NULL");
   if (!name) name = "state";
-  const unsigned char *bytes = data;
-  kf_status status = check_file(s, name, bytes, n_bytes);
+  kf_sampler to, beside;
+  kfi_archive a;
+  kf_status status = open_file(s, name, data, n_bytes, &a, &to);
   if (status) return status;
-  position to = {.epoch = (int64_t)kfi_get_word(bytes + 4 * KFI_WORD),
-                 .next = (int64_t)kfi_get_word(bytes + 5 * KFI_WORD),
-                 .n_changes = (int64_t)kfi_get_word(bytes + 6 * KFI_WORD),
-                 .changes = bytes + HEAD * KFI_WORD};
-  kf_sampler beside;
-  if ((status = make_beside(s, &beside)) || (status = go_to(&beside, name, &to))) {
+  if ((status = make_beside(s, &beside)) || (status = go_to(&beside, name, &to, &a))) {
     free_steps(&beside);
     return status;
   }

@@ -173,8 +173,6 @@ kf_status kf_comm_alltoallv(kf_comm *comm, const void *send, const int64_t *send
   return kfi_comm_exchange(comm, &x);
 }
 
-int64_t kfi_type_bytes(kf_type type) { return type == KF_F32 ? 4 : 8; }
-
 /*
 ** The larger of two, the same bits in either order: backends differ in the order in which they
 ** reduce, and one may use another on each rank. A NaN from any rank comes through, so that nobody
@@ -188,12 +186,11 @@ static double larger(double a, double b) {
 
 kf_status kfi_same_reduction(int32_t r, const int64_t of_r[2], const int64_t of_0[2]) {
   static const char *const reduction[] = {"sum", "maximum", "minimum"};
-  static const char *const type[] = {"float", "double", "int64"};
   if (of_r[0] == of_0[0] && of_r[1] == of_0[1]) return KF_OK;
-  return kfi_fail(KF_EMISMATCH,
-                  "reduce: rank %d wants the %s of %lld %ss, but rank 0 the %s of %lld %ss", r,
-                  reduction[of_r[1] / 8], (long long)of_r[0], type[of_r[1] % 8],
-                  reduction[of_0[1] / 8], (long long)of_0[0], type[of_0[1] % 8]);
+  return kfi_fail(
+    KF_EMISMATCH, "reduce: rank %d wants the %s of %lld %s, but rank 0 the %s of %lld %s", r,
+    reduction[of_r[1] / 8], (long long)of_r[0], kfi_dtype_name((kf_dtype)(of_r[1] % 8)),
+    reduction[of_0[1] / 8], (long long)of_0[0], kfi_dtype_name((kf_dtype)(of_0[1] % 8)));
 }
 
 #define REDUCE(type)                                                                               \
@@ -217,7 +214,7 @@ static void reduce_i64(kf_reduction reduction, int64_t n, int64_t *a, const int6
     for (int64_t i = 0; i < n; i++) a[i] = v[i] < a[i] ? v[i] : a[i];
 }
 
-void kfi_reduce(kf_reduction reduction, kf_type type, int64_t n, void *acc, const void *value) {
+void kfi_reduce(kf_reduction reduction, kf_dtype type, int64_t n, void *acc, const void *value) {
   if (type == KF_F32)
     REDUCE(float);
   else if (type == KF_F64)
@@ -226,17 +223,19 @@ void kfi_reduce(kf_reduction reduction, kf_type type, int64_t n, void *acc, cons
     reduce_i64(reduction, n, acc, value);
 }
 
-kf_status kf_comm_reduce(kf_comm *comm, kf_reduction reduction, kf_type type, int64_t n,
+kf_status kf_comm_reduce(kf_comm *comm, kf_reduction reduction, kf_dtype dtype, int64_t n,
                          void *data) {
   kf_status status;
   if ((status = kfi_comm_enter(comm, "reduce"))) return status;
-  if ((unsigned)reduction > KF_MIN || (unsigned)type > KF_I64)
-    status = kfi_fail(KF_EINVAL, "reduce: reduction %d of type %d, expected 0 to %d and 0 to %d",
-                      (int)reduction, (int)type, (int)KF_MIN, (int)KF_I64);
+  if ((unsigned)reduction > KF_MIN)
+    status = kfi_fail(KF_EINVAL, "reduce: reduction %d, expected 0 to %d", (int)reduction, KF_MIN);
+  else if (dtype != KF_F32 && dtype != KF_F64 && dtype != KF_I64)
+    status = kfi_fail(KF_EINVAL, "reduce: dtype %d (%s), expected %d (f32), %d (f64) or %d (i64)",
+                      (int)dtype, kfi_dtype_name(dtype), KF_F32, KF_F64, KF_I64);
   else if (n < 0 || n > INT64_MAX / 16 || (n > 0 && !data))
     status = kfi_fail(KF_EINVAL, "reduce: %lld elements%s, expected 0 or more and their data",
                       (long long)n, data ? "" : " and data is NULL");
   else
-    status = comm->ops->reduce(comm, reduction, type, n, data);
+    status = comm->ops->reduce(comm, reduction, dtype, n, data);
   return status ? kfi_comm_fail(comm, status) : KF_OK;
 }

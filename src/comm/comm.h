@@ -14,6 +14,7 @@
 #include <stdbool.h>
 
 #include "../memory.h"
+#include "../numbers.h"
 #include "../status.h"
 
 /* ----------------------------------------------------------------- run.c: rows */
@@ -58,7 +59,7 @@ typedef struct kfi_exchange {
 typedef struct kfi_comm_ops {
   kf_status (*gather)(kf_comm *, const void *record, int64_t n_bytes, void *all);
   kf_status (*exchange)(kf_comm *, const kfi_exchange *);
-  kf_status (*reduce)(kf_comm *, kf_reduction, kf_type, int64_t n, void *data);
+  kf_status (*reduce)(kf_comm *, kf_reduction, kf_dtype, int64_t n, void *data);
   void (*alarm)(kf_comm *, const char *reason); /* "this rank failed": to all, without waiting */
   void (*free)(kf_comm *);
 } kfi_comm_ops;
@@ -99,14 +100,11 @@ kf_status kfi_comm_exchange(kf_comm *comm, const kfi_exchange *exchange);
 /* "rank 2 was", "ranks 2, 5 and 7 were", "ranks 2, 5, 7, 8 and 11 others were": those marked. */
 void kfi_name_ranks(const bool *marked, int32_t n_ranks, char names[KFI_NAMES]);
 
-/* Bytes of an element. */
-int64_t kfi_type_bytes(kf_type type);
-
 /* Do rank r and rank 0 reduce the same? {elements, reduction * 8 + type} of both. */
 kf_status kfi_same_reduction(int32_t r, const int64_t of_r[2], const int64_t of_0[2]);
 
 /* acc[i] = acc[i] (reduction) value[i], in that order of operands. */
-void kfi_reduce(kf_reduction reduction, kf_type type, int64_t n, void *acc, const void *value);
+void kfi_reduce(kf_reduction reduction, kf_dtype type, int64_t n, void *acc, const void *value);
 
 /* Seconds of a clock that only rises. */
 double kfi_now_s(void);

@@ -58,7 +58,7 @@ static kf_status check_tensors(const kf_comm *comm, const kfi_move_kind *kind, c
 
 /* Two ranks that mean the same have the same. */
 static uint64_t hash_of(const kfi_move *m, const char *call) {
-  uint64_t h = kfi_hash_bytes(m->plan->hash, call, strlen(call));
+  uint64_t h = kf_hash_bytes(m->plan->hash, call, strlen(call));
   for (int32_t i = 0; i < m->n_tensors; i++) h = kfi_hash(h, &m->side[0][i].row_bytes, 1);
   return h ^ h >> 32;
 }

@@ -289,9 +289,9 @@ static void mpi_min(void *in, void *acc, int *n, MPI_Datatype *of) {
 }
 
 /* Gradients are large: a gather before them costs nothing, and sees that all mean the same. */
-static kf_status reduce(kf_comm *comm, kf_reduction reduction, kf_type type, int64_t n,
+static kf_status reduce(kf_comm *comm, kf_reduction reduction, kf_dtype type, int64_t n,
                         void *data) {
-  const MPI_Datatype of[] = {MPI_FLOAT, MPI_DOUBLE, MPI_INT64_T};
+  MPI_Datatype of = type == KF_F32 ? MPI_FLOAT : type == KF_F64 ? MPI_DOUBLE : MPI_INT64_T;
   const int64_t most = 1 << 22; /* elements at a time: counts are ints, and progress shows */
   kfi_mpi *m = (kfi_mpi *)comm;
   const MPI_Op op[] = {MPI_SUM, m->max, m->min};
@@ -305,8 +305,8 @@ static kf_status reduce(kf_comm *comm, kf_reduction reduction, kf_type type, int
     int k = (int)(n - i < most ? n - i : most), code;
     MPI_Request request;
     MPI_Status done;
-    char *at = (char *)data + i * kfi_type_bytes(type);
-    code = MPI_Iallreduce(MPI_IN_PLACE, at, k, of[type], op[reduction], m->data, &request);
+    char *at = (char *)data + i * kfi_dtype_bytes(type);
+    code = MPI_Iallreduce(MPI_IN_PLACE, at, k, of, op[reduction], m->data, &request);
     if (code) return kfi_mpi_failed(m, code, "MPI_Iallreduce");
     if ((status = wait_for(m, &request, &done, "MPI_Iallreduce"))) return status;
   }

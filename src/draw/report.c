@@ -37,26 +37,9 @@ bool kfi_variant_common(const kf_report_variant *a, const kf_report_variant *b, 
   return false;
 }
 
-static int by_value(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
-void kfi_report_sort(double *value, int64_t n) {
-  if (n > 1) qsort(value, (size_t)n, sizeof *value, by_value);
-}
-
-double kfi_report_quantile(const double *sorted, int64_t n, double part) {
-  if (n == 0) return 0;
-  double at = part * (double)(n - 1);
-  int64_t below = (int64_t)at, above = below + 1 < n ? below + 1 : below;
-  return sorted[below] + (at - (double)below) * (sorted[above] - sorted[below]);
-}
-
 static double median(const kfi_report *r, const double *value, int64_t n) {
   if (n > 0) memcpy(r->spare, value, (size_t)n * sizeof *value);
-  kfi_report_sort(r->spare, n);
-  return kfi_report_quantile(r->spare, n, 0.5);
+  return kf_quantile(r->spare, n, 0.5);
 }
 
 static double max_over_mean(const kf_counters *c, int32_t n_ranks) {

@@ -76,10 +76,6 @@ bool kfi_variant_common(const kf_report_variant *a, const kf_report_variant *b, 
 
 double kfi_busy_s(const kf_counters *counters);
 
-/* Sort; and the value that a part of the n sorted is below: 0.5 for the median. Of none: 0. */
-void kfi_report_sort(double *value, int64_t n);
-double kfi_report_quantile(const double *sorted, int64_t n, double part);
-
 /* ---------------------------------------------------------------------- report_plot.c */
 
 /* low .. high onto pixels; what lies beyond is drawn at the end. */

@@ -137,9 +137,8 @@ static double imbalance_top(const kfi_report *r, double *most) {
     int64_t n = r->in->variant[k].n_steps;
     if (n == 0) continue;
     memcpy(r->spare, r->sums[k].imbalance, (size_t)n * sizeof *r->spare);
-    kfi_report_sort(r->spare, n);
-    top = fmax(top, 1 + 1.3 * (kfi_report_quantile(r->spare, n, 0.98) - 1));
-    *most = fmax(*most, r->spare[n - 1]);
+    top = fmax(top, 1 + 1.3 * (kf_quantile(r->spare, n, 0.98) - 1));
+    *most = fmax(*most, kf_quantile(r->spare, n, 1));
   }
   return *most < 1 + 1.5 * (top - 1) ? fmax(*most, 1.1) : top;
 }

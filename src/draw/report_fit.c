@@ -53,10 +53,9 @@ static double error_of(const kf_report *in, int64_t i) {
 static double most_of(const kfi_report *r, const double *value, double *low, double *high) {
   int64_t n = r->in->n_points;
   memcpy(r->spare, value, (size_t)n * sizeof *value);
-  kfi_report_sort(r->spare, n);
-  *low = fmin(*low, r->spare[0]);
-  *high = fmax(*high, r->spare[n - 1]);
-  return kfi_report_quantile(r->spare, n, 0.98);
+  *low = fmin(*low, kf_quantile(r->spare, n, 0));
+  *high = fmax(*high, kf_quantile(r->spare, n, 1));
+  return kf_quantile(r->spare, n, 0.98);
 }
 
 static void lay_out_axes(const kfi_report *r, scene *s) {
@@ -83,12 +82,11 @@ static scene lay_out(const kfi_report *r) {
     s.n_beyond += fmax(measured, predicted) > s.x.high;
     r->spare[i] = fabs(error_of(r->in, i));
   }
-  kfi_report_sort(r->spare, n);
   s.mean_s = sum / (double)n;
   s.off_s = off / (double)n;
-  s.typical = kfi_report_quantile(r->spare, n, 0.5);
+  s.typical = kf_quantile(r->spare, n, 0.5);
   int k = 0;
-  while (k < 4 && kfi_report_quantile(r->spare, n, 0.95) > edges[k]) k++;
+  while (k < 4 && kf_quantile(r->spare, n, 0.95) > edges[k]) k++;
   s.edge = edges[k];
   for (int64_t i = 0; i < n; i++) {
     double part = (error_of(r->in, i) / s.edge + 1) / 2;

@@ -49,7 +49,7 @@ static int64_t n_threads_of(const kf_adaln *a) { return a->n_threads < 1 ? 1 : a
 
 static int64_t stride_of(const kf_adaln *a) { return a->mod_stride ? a->mod_stride : a->dim; }
 
-static kf_dtype mod_dtype(const kf_adaln *a) { return a->mod_fp32 ? KF_FP32 : a->dtype; }
+static kf_dtype mod_dtype(const kf_adaln *a) { return a->mod_fp32 ? KF_F32 : a->dtype; }
 
 /* ------------------------------------------------------------------------------ checks */
 
@@ -69,11 +69,12 @@ static kf_status check_numbers(const kf_adaln *a) {
     return kfi_fail(KF_EINVAL, "mod_stride is %lld, expected 0 or %lld, the dim, to %lld",
                     (long long)a->mod_stride, (long long)a->dim,
                     (long long)(MOST_ELEMENTS / INT32_MAX));
-  if (a->dtype != KF_FP32 && a->dtype != KF_BF16 && a->dtype != KF_FP16)
-    return kfi_fail(KF_EINVAL, "dtype is %d, expected 0 to %d", (int)a->dtype, (int)KF_FP16);
+  if (a->dtype != KF_F32 && a->dtype != KF_BF16 && a->dtype != KF_F16)
+    return kfi_fail(KF_EINVAL, "dtype is %d (%s), expected %d (f32), %d (bf16) or %d (f16)",
+                    (int)a->dtype, kfi_dtype_name(a->dtype), KF_F32, KF_BF16, KF_F16);
   if (a->rounding != KF_ROUND_ONCE && a->rounding != KF_ROUND_EACH)
     return kfi_fail(KF_EINVAL, "rounding is %d, expected 0 or 1", (int)a->rounding);
-  if (a->mod_fp32 && a->rounding == KF_ROUND_EACH && a->dtype != KF_FP32)
+  if (a->mod_fp32 && a->rounding == KF_ROUND_EACH && a->dtype != KF_F32)
     return kfi_fail(KF_EINVAL,
                     "mod_fp32 is %d with rounding %d, expected 0, because every operation rounds "
                     "to dtype %d",
@@ -297,11 +298,11 @@ int64_t kf_adaln_workspace(const kf_adaln *adaln) {
 /* Row t of a tensor of tokens, or of sequences; NULL stays NULL. */
 static void *row_of(const kf_adaln *a, const void *tensor, int64_t t) {
   if (!tensor) return NULL;
-  return (char *)(uintptr_t)tensor + t * a->dim * kfi_size_of(a->dtype);
+  return (char *)(uintptr_t)tensor + t * a->dim * kfi_dtype_bytes(a->dtype);
 }
 
 static void *mod_row(const kf_adaln *a, const void *tensor, int64_t s) {
-  return (char *)(uintptr_t)tensor + s * stride_of(a) * kfi_size_of(mod_dtype(a));
+  return (char *)(uintptr_t)tensor + s * stride_of(a) * kfi_dtype_bytes(mod_dtype(a));
 }
 
 /* The modulation of sequence s, in fp32. */
@@ -378,7 +379,7 @@ static void add_up(const call *job, int64_t s, int64_t which, int64_t first, int
     const float *sums = job->sums + (i * job->n_sums + which) * job->stride + first;
     for (int64_t c = 0; c < n; c++) total[c] += sums[c];
   }
-  for (int64_t c = 0; c < n; c++) kfi_store(mod_dtype(a), out, first + c, (float)total[c]);
+  for (int64_t c = 0; c < n; c++) kfi_set_element(mod_dtype(a), out, first + c, (float)total[c]);
 }
 
 static void *run_tiles(void *arg) {
@@ -438,7 +439,7 @@ static kf_status modulate(const kf_adaln *a, bool backward) {
   status = kfi_check_workspace(a->workspace, a->workspace_bytes, kf_adaln_workspace(a));
   if (status) return status;
   job.kernel = kernels[isa - KF_ISA_PORTABLE];
-  job.stream = a->n_tokens * a->dim * kfi_size_of(a->dtype) >= STREAM_FROM;
+  job.stream = a->n_tokens * a->dim * kfi_dtype_bytes(a->dtype) >= STREAM_FROM;
   worker *first = lay_out(&job);
   int64_t n_threads = n_threads_of(a), step = worker_bytes(a);
   atomic_init(&job.next, 0);

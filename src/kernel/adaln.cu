@@ -359,7 +359,7 @@ __global__ void __launch_bounds__(FINISH_THREADS) adaln_finish(call c) {
   void *to = which == 0 ? c.a.dscale : which == 1 ? c.a.dshift : c.a.dgate;
   const int64_t i = seq * c.a.mod_stride + column;
   const float sum = __double2float_rn(total);
-  if (c.a.dtype == KF_FP32 || c.a.mod_fp32)
+  if (c.a.dtype == KF_F32 || c.a.mod_fp32)
     store_one<fp32>(to, i, sum);
   else if (c.a.dtype == KF_BF16)
     store_one<bf16>(to, i, sum);
@@ -445,7 +445,7 @@ shape shape_of(const choice &o, int64_t dim, bool backward) {
 
 /* 16-byte accesses need every row, of tokens and of modulation, on a multiple of 16 bytes. */
 path path_of(const kf_adaln &a, bool backward) {
-  const int64_t size = a.dtype == KF_FP32 ? 4 : 2, mod_size = a.mod_fp32 ? 4 : size;
+  const int64_t size = a.dtype == KF_F32 ? 4 : 2, mod_size = a.mod_fp32 ? 4 : size;
   const void *const always[] = {a.x, a.scale}, *const forward_only[] = {a.y, a.shift};
   const void *const gated[] = {a.u, a.gate}, *const backward_only[] = {a.dy, a.dx_add, a.dx};
   uintptr_t any = (uintptr_t)(a.dim * size | a.mod_stride * mod_size);
@@ -489,14 +489,14 @@ kf_status modulate(const kf_adaln *adaln, bool backward, void *stream) {
   c.a = *adaln;
   if (c.a.mod_stride == 0) c.a.mod_stride = c.a.dim;
   if (c.a.eps == 0) c.a.eps = 1e-6f;
-  if (c.a.dtype == KF_FP32) c.a.mod_fp32 = 1;
+  if (c.a.dtype == KF_F32) c.a.mod_fp32 = 1;
   char *base = (char *)c.a.workspace;
   c.chunk = (const kf_adaln_chunk *)base;
   c.chunk_off = (const int64_t *)(base + chunk_bytes(n_chunks));
   c.partial = (float *)(base + table_bytes(&c.a, n_chunks));
   c.n_sums = c.a.gate ? 3 : 2;
   const path p = path_of(c.a, backward);
-  const choice o = c.a.dtype == KF_FP32   ? choose<fp32>(c.a, backward, p)
+  const choice o = c.a.dtype == KF_F32    ? choose<fp32>(c.a, backward, p)
                    : c.a.dtype == KF_BF16 ? choose<bf16>(c.a, backward, p)
                                           : choose<fp16>(c.a, backward, p);
   const shape block = shape_of(o, c.a.dim, backward);

@@ -51,9 +51,9 @@ static float combine(const kfi_adaln_task *r, float a, float b, float c) {
 /* Row t of x = residual + gate * u. */
 static void make_x(const kfi_adaln_task *r, int64_t t) {
   for (int64_t c = 0; c < r->dim; c++) {
-    float residual = kfi_load(r->dtype, r->residual, t * r->dim + c);
-    float u = kfi_load(r->dtype, r->u, t * r->dim + c);
-    kfi_store(r->dtype, r->x, t * r->dim + c, combine(r, r->gate[c], u, residual));
+    float residual = kfi_element(r->dtype, r->residual, t * r->dim + c);
+    float u = kfi_element(r->dtype, r->u, t * r->dim + c);
+    kfi_set_element(r->dtype, r->x, t * r->dim + c, combine(r, r->gate[c], u, residual));
   }
 }
 
@@ -62,10 +62,10 @@ static kfi_adaln_run sum_run(const kfi_adaln_task *r, int64_t t, int64_t first) 
   int64_t end = run_end(r->dim, first);
   float sum[KFI_STRANDS] = {0}, squares[KFI_STRANDS] = {0};
   for (int64_t c = first; c < end; c++)
-    sum[c % KFI_STRANDS] += kfi_load(r->dtype, r->x, t * r->dim + c);
+    sum[c % KFI_STRANDS] += kfi_element(r->dtype, r->x, t * r->dim + c);
   kfi_adaln_run run = kfi_adaln_run_of(fold_exactly(sum), (float)(end - first));
   for (int64_t c = first; c < end; c++) {
-    float d = kfi_load(r->dtype, r->x, t * r->dim + c) - run.mean;
+    float d = kfi_element(r->dtype, r->x, t * r->dim + c) - run.mean;
     squares[c % KFI_STRANDS] = fmaf(d, d, squares[c % KFI_STRANDS]);
   }
   run.squares = fold(squares);
@@ -80,8 +80,8 @@ void kfi_adaln_forward_portable(const kfi_adaln_task *r) {
     for (int64_t i = 0; i < kfi_adaln_runs(r->dim); i++) runs[i] = sum_run(r, t, i * KFI_RUN);
     kfi_adaln_moments(r->dim, r->eps, runs, &mean, &rstd);
     for (int64_t c = 0; c < r->dim; c++) {
-      float xhat = maybe(r, (kfi_load(r->dtype, r->x, t * r->dim + c) - mean) * rstd);
-      kfi_store(r->dtype, r->y, t * r->dim + c, combine(r, xhat, r->factor[c], r->shift[c]));
+      float xhat = maybe(r, (kfi_element(r->dtype, r->x, t * r->dim + c) - mean) * rstd);
+      kfi_set_element(r->dtype, r->y, t * r->dim + c, combine(r, xhat, r->factor[c], r->shift[c]));
     }
     if (r->mean) r->mean[t] = mean, r->rstd[t] = rstd;
   }
@@ -96,8 +96,8 @@ typedef struct place {
 
 static place place_of(const kfi_adaln_task *r, int64_t t, int64_t c) {
   place p;
-  p.dy = kfi_load(r->dtype, r->dy, t * r->dim + c);
-  p.x_ = (kfi_load(r->dtype, r->x, t * r->dim + c) - r->mean[t]) * r->rstd[t];
+  p.dy = kfi_element(r->dtype, r->dy, t * r->dim + c);
+  p.x_ = (kfi_element(r->dtype, r->x, t * r->dim + c) - r->mean[t]) * r->rstd[t];
   p.g = maybe(r, p.dy * r->factor[c]);
   return p;
 }
@@ -132,16 +132,16 @@ void kfi_adaln_backward_portable(const kfi_adaln_task *r) {
     for (int64_t c = 0; c < r->dim; c++) {
       place p = place_of(r, t, c);
       float d = maybe(r, r->rstd[t] * fmaf(-p.x_, c2, p.g - c1));
-      if (r->dx_add) d += kfi_load(r->dtype, r->dx_add, t * r->dim + c);
+      if (r->dx_add) d += kfi_element(r->dtype, r->dx_add, t * r->dim + c);
       d = maybe(r, d);
-      kfi_store(r->dtype, r->dx, t * r->dim + c, d);
+      kfi_set_element(r->dtype, r->dx, t * r->dim + c, d);
       if (!r->gate) continue;
-      kfi_store(r->dtype, r->du, t * r->dim + c, r->gate[c] * d);
-      dgate[c] = combine(r, d, kfi_load(r->dtype, r->u, t * r->dim + c), dgate[c]);
+      kfi_set_element(r->dtype, r->du, t * r->dim + c, r->gate[c] * d);
+      dgate[c] = combine(r, d, kfi_element(r->dtype, r->u, t * r->dim + c), dgate[c]);
     }
   }
 }
 
 void kfi_adaln_widen_portable(kf_dtype dtype, int64_t n, const void *from, float *to) {
-  for (int64_t i = 0; i < n; i++) to[i] = kfi_load(dtype, from, i);
+  for (int64_t i = 0; i < n; i++) to[i] = kfi_element(dtype, from, i);
 }

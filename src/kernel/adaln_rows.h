@@ -47,23 +47,23 @@ typedef struct variant {
   bool each, gated, stream;
 } variant;
 
-INLINE int64_t size_of(variant o) { return o.dtype == KF_FP32 ? 4 : 2; }
-
 INLINE const void *at(variant o, const void *p, int64_t i) {
-  return (const char *)p + i * size_of(o);
+  return (const char *)p + i * kfi_dtype_bytes(o.dtype);
 }
-INLINE void *at_out(variant o, void *p, int64_t i) { return (char *)p + i * size_of(o); }
+INLINE void *at_out(variant o, void *p, int64_t i) {
+  return (char *)p + i * kfi_dtype_bytes(o.dtype);
+}
 
 /* ----------------------------------------------------------------- vectors of a dtype */
 
 INLINE vec take(variant o, const void *p, int64_t i) {
   const void *from = at(o, p, i);
-  return o.dtype == KF_FP32 ? load(from) : o.dtype == KF_BF16 ? load_bf16(from) : load_fp16(from);
+  return o.dtype == KF_F32 ? load(from) : o.dtype == KF_BF16 ? load_bf16(from) : load_fp16(from);
 }
 
 INLINE void put(variant o, void *p, int64_t i, vec v) {
   void *to = at_out(o, p, i);
-  if (o.dtype == KF_FP32)
+  if (o.dtype == KF_F32)
     o.stream ? stream_fp32(to, v) : store(to, v);
   else if (o.dtype == KF_BF16)
     o.stream ? stream_half(to, to_bf16(v)) : store_half(to, to_bf16(v));
@@ -83,7 +83,7 @@ INLINE void put_pair(variant o, void *p, int64_t i, vec a, vec b) {
 }
 
 INLINE vec rounded(variant o, vec v) {
-  return o.dtype == KF_FP32 ? v : o.dtype == KF_BF16 ? round_bf16(v) : round_fp16(v);
+  return o.dtype == KF_F32 ? v : o.dtype == KF_BF16 ? round_bf16(v) : round_fp16(v);
 }
 
 /* [R] of adaln.h */
@@ -97,14 +97,14 @@ INLINE vec combine(variant o, vec a, vec b, vec c) {
 /* n < LANES elements from i on, the other lanes 0; and back. */
 INLINE vec take_part(variant o, const void *p, int64_t i, int64_t n) {
   _Alignas(64) char part[LANES * sizeof(float)] = {0};
-  memcpy(part, at(o, p, i), (size_t)(n * size_of(o)));
+  memcpy(part, at(o, p, i), (size_t)(n * kfi_dtype_bytes(o.dtype)));
   return take(o, part, 0);
 }
 
 INLINE void put_part(variant o, void *p, int64_t i, int64_t n, vec v) {
   _Alignas(64) char part[LANES * sizeof(float)];
   put(o, part, 0, v);
-  memcpy(at_out(o, p, i), part, (size_t)(n * size_of(o)));
+  memcpy(at_out(o, p, i), part, (size_t)(n * kfi_dtype_bytes(o.dtype)));
 }
 
 /* The same for n lanes, all of them where n is LANES: then it is a constant. */
@@ -420,7 +420,7 @@ INLINE void backward(const kfi_adaln_task *r, variant o) {
 
 /* Whether all rows of a tensor that is written begin on a cache line. */
 static bool aligned(const kfi_adaln_task *r, const void *tensor) {
-  return (uintptr_t)tensor % 64 == 0 && r->dim * kfi_size_of(r->dtype) % 64 == 0;
+  return (uintptr_t)tensor % 64 == 0 && r->dim * kfi_dtype_bytes(r->dtype) % 64 == 0;
 }
 
 /* The variants are functions of their own: in one large function gcc takes ten times as long.
@@ -431,15 +431,15 @@ typedef void made_variant(const kfi_adaln_task *r, bool stream);
     function(r, (variant){dtype, each, gated, stream});                                            \
   }
 #define VARIANTS(function)                                                                         \
-  VARIANT(function, fp32, KF_FP32, false, false)                                                   \
-  VARIANT(function, fp32_gated, KF_FP32, false, true)                                              \
-  VARIANT(function, fp32_each, KF_FP32, true, r->gate != NULL)                                     \
+  VARIANT(function, fp32, KF_F32, false, false)                                                    \
+  VARIANT(function, fp32_gated, KF_F32, false, true)                                               \
+  VARIANT(function, fp32_each, KF_F32, true, r->gate != NULL)                                      \
   VARIANT(function, bf16, KF_BF16, false, false)                                                   \
   VARIANT(function, bf16_gated, KF_BF16, false, true)                                              \
   VARIANT(function, bf16_each, KF_BF16, true, r->gate != NULL)                                     \
-  VARIANT(function, fp16, KF_FP16, false, false)                                                   \
-  VARIANT(function, fp16_gated, KF_FP16, false, true)                                              \
-  VARIANT(function, fp16_each, KF_FP16, true, r->gate != NULL)                                     \
+  VARIANT(function, fp16, KF_F16, false, false)                                                    \
+  VARIANT(function, fp16_gated, KF_F16, false, true)                                               \
+  VARIANT(function, fp16_each, KF_F16, true, r->gate != NULL)                                      \
   static made_variant *const function##s[][3] = {                                                  \
     {function##_fp32, function##_fp32_gated, function##_fp32_each},                                \
     {function##_bf16, function##_bf16_gated, function##_bf16_each},                                \
@@ -465,10 +465,10 @@ void BACKWARD(const kfi_adaln_task *r) {
 void WIDEN(kf_dtype dtype, int64_t n, const void *from, float *to) {
   int64_t i = 0;
   for (; i + LANES <= n; i += LANES) {
-    vec v = dtype == KF_FP32   ? take((variant){.dtype = KF_FP32}, from, i)
+    vec v = dtype == KF_F32    ? take((variant){.dtype = KF_F32}, from, i)
             : dtype == KF_BF16 ? take((variant){.dtype = KF_BF16}, from, i)
-                               : take((variant){.dtype = KF_FP16}, from, i);
+                               : take((variant){.dtype = KF_F16}, from, i);
     store(to + i, v);
   }
-  for (; i < n; i++) to[i] = kfi_load(dtype, from, i);
+  for (; i < n; i++) to[i] = kfi_element(dtype, from, i);
 }

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "knapformer.h"
+#include "../numbers.h"
 
 static inline uint32_t kfi_bits_of(float v) {
   uint32_t bits;
@@ -22,8 +22,6 @@ static inline float kfi_float_of(uint32_t bits) {
   memcpy(&v, &bits, sizeof v);
   return v;
 }
-
-static inline int64_t kfi_size_of(kf_dtype dtype) { return dtype == KF_FP32 ? 4 : 2; }
 
 /* bf16 is the upper half of a float. */
 static inline float kfi_float_of_bf16(uint16_t h) { return kfi_float_of((uint32_t)h << 16); }
@@ -59,14 +57,14 @@ static inline uint16_t kfi_fp16_of(float v) {
 }
 
 /* Element i of an array of dtype. */
-static inline float kfi_load(kf_dtype dtype, const void *from, int64_t i) {
-  if (dtype == KF_FP32) return ((const float *)from)[i];
+static inline float kfi_element(kf_dtype dtype, const void *from, int64_t i) {
+  if (dtype == KF_F32) return ((const float *)from)[i];
   uint16_t h = ((const uint16_t *)from)[i];
   return dtype == KF_BF16 ? kfi_float_of_bf16(h) : kfi_float_of_fp16(h);
 }
 
-static inline void kfi_store(kf_dtype dtype, void *to, int64_t i, float v) {
-  if (dtype == KF_FP32)
+static inline void kfi_set_element(kf_dtype dtype, void *to, int64_t i, float v) {
+  if (dtype == KF_F32)
     ((float *)to)[i] = v;
   else
     ((uint16_t *)to)[i] = dtype == KF_BF16 ? kfi_bf16_of(v) : kfi_fp16_of(v);
@@ -74,7 +72,7 @@ static inline void kfi_store(kf_dtype dtype, void *to, int64_t i, float v) {
 
 /* The value that storing v keeps. */
 static inline float kfi_rounded(kf_dtype dtype, float v) {
-  if (dtype == KF_FP32) return v;
+  if (dtype == KF_F32) return v;
   return dtype == KF_BF16 ? kfi_float_of_bf16(kfi_bf16_of(v)) : kfi_float_of_fp16(kfi_fp16_of(v));
 }
 

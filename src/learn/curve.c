@@ -61,7 +61,7 @@ static int by_value(const void *left, const void *right) {
 
 /* Quickselect: the halves that cannot hold the quantile are not sorted. Should pivots be bad ones
 ** again and again, what is left is sorted after all. */
-double kfi_quantile(kfi_weighted *v, int64_t n, double part) {
+double kfi_weighted_quantile(kfi_weighted *v, int64_t n, double part) {
   double want = 0, below = 0;
   for (int64_t i = 0; i < n; i++) want += part * v[i].weight;
   for (int k = 0; k < 64; k++) {
@@ -171,7 +171,7 @@ static void draw_sample(const kfi_curve_rows *rows, kfi_curve_work *work) {
   for (int64_t i = 0; i < rows->n; i++) n_bins += all[bin_of(rows->x[i])]++ == 0;
   int64_t most = rows->n <= SAMPLE_MAX ? rows->n : SAMPLE_MAX / n_bins;
   if (most < ROWS_PER_BIN) most = ROWS_PER_BIN;
-  for (int32_t g = 0; g < rows->n_groups; g++) {
+  for (int32_t g = 0; g < rows->n_ranks; g++) {
     s->off[g] = n;
     for (int64_t i = rows->off[g]; i < rows->off[g + 1]; i++) {
       int bin = bin_of(rows->x[i]);
@@ -183,8 +183,8 @@ static void draw_sample(const kfi_curve_rows *rows, kfi_curve_work *work) {
       s->y[n++] = rows->y[i];
     }
   }
-  s->off[rows->n_groups] = s->n = n;
-  s->n_groups = rows->n_groups;
+  s->off[rows->n_ranks] = s->n = n;
+  s->n_ranks = rows->n_ranks;
   for (int64_t i = 0; i < n; i++) {
     int bin = bin_of(s->x[i]);
     work->even[i] = fmin(1, (double)ROWS_PER_BIN / (double)drawn[bin]);
@@ -202,7 +202,7 @@ static double score(const kfi_curve_work *work, const double a[3], const double 
   kfi_weighted *v = work->sorted;
   int64_t n_rest = 0;
   double sum = 0, rest_centre = 0;
-  for (int32_t g = 0; g < s->n_groups; g++) {
+  for (int32_t g = 0; g < s->n_ranks; g++) {
     int64_t n = s->off[g + 1] - s->off[g];
     bool own = n >= OWN_ROWS;
     for (int64_t i = 0; i < n; i++) {
@@ -214,17 +214,17 @@ static double score(const kfi_curve_work *work, const double a[3], const double 
         v[s->n - ++n_rest] = e; /* from the end: there is room, these rows come only once */
     }
     if (!own) continue;
-    double c = kfi_quantile(v, n, 0.5);
+    double c = kfi_weighted_quantile(v, n, 0.5);
     for (int64_t i = 0; i < n; i++) sum += v[i].weight * fmin(fabs(v[i].value - c), FAR);
     if (centre) centre[g] = c;
   }
   if (n_rest > 0) {
     v += s->n - n_rest;
-    rest_centre = kfi_quantile(v, n_rest, 0.5);
+    rest_centre = kfi_weighted_quantile(v, n_rest, 0.5);
     for (int64_t i = 0; i < n_rest; i++)
       sum += v[i].weight * fmin(fabs(v[i].value - rest_centre), FAR);
   }
-  for (int32_t g = 0; centre && g < s->n_groups; g++)
+  for (int32_t g = 0; centre && g < s->n_ranks; g++)
     if (s->off[g + 1] - s->off[g] < OWN_ROWS) centre[g] = rest_centre;
   return sum;
 }
@@ -233,13 +233,13 @@ static double score(const kfi_curve_work *work, const double a[3], const double 
 static void level_start(const kfi_curve_work *work, kfi_curve *curve) {
   const kfi_curve_rows *s = &work->sample;
   int64_t n = 0;
-  for (int32_t g = 0; g < s->n_groups; g++) {
+  for (int32_t g = 0; g < s->n_ranks; g++) {
     double count = (double)(s->off[g + 1] - s->off[g]);
     if (count > 0) work->sorted[n++] = (kfi_weighted){curve->slow[g], count};
   }
-  double middle = kfi_quantile(work->sorted, n, 0.5);
+  double middle = kfi_weighted_quantile(work->sorted, n, 0.5);
   for (int k = 0; k < 3; k++) curve->a[k] *= kfi_exp(middle);
-  for (int32_t g = 0; g < s->n_groups; g++)
+  for (int32_t g = 0; g < s->n_ranks; g++)
     curve->slow[g] = s->off[g + 1] > s->off[g] ? kfi_exp(curve->slow[g] - middle) : 1;
 }
 
@@ -279,7 +279,7 @@ static void start(const kfi_curve_work *work, double *log_y, kfi_curve *curve) {
 static double level(const kfi_curve_rows *rows, const kfi_curve_work *work, kfi_curve *curve) {
   double n_all = 0, n_square = 0, sum_all = 0, within = 0, between = 0, noise = INFINITY;
   int64_t n_ranks = 0;
-  for (int32_t g = 0; g < rows->n_groups; g++) {
+  for (int32_t g = 0; g < rows->n_ranks; g++) {
     double n = 0, sum = 0, square = 0;
     for (int64_t i = rows->off[g]; i < rows->off[g + 1]; i++) {
       double w = work->weight[i];
@@ -289,7 +289,7 @@ static double level(const kfi_curve_rows *rows, const kfi_curve_work *work, kfi_
       sum += w * ratio;
       square += w * ratio * ratio;
     }
-    work->in_group[g] = n;
+    work->of_rank[g] = n;
     if (!(n > 0)) continue;
     curve->slow[g] = sum / n;
     n_ranks++;
@@ -300,17 +300,17 @@ static double level(const kfi_curve_rows *rows, const kfi_curve_work *work, kfi_
   }
   double mean = sum_all / n_all;
   for (int k = 0; k < 3; k++) curve->a[k] *= mean;
-  for (int32_t g = 0; g < rows->n_groups; g++) {
-    curve->slow[g] = work->in_group[g] > 0 ? curve->slow[g] / mean - 1 : 0;
-    between += work->in_group[g] * curve->slow[g] * curve->slow[g];
+  for (int32_t g = 0; g < rows->n_ranks; g++) {
+    curve->slow[g] = work->of_rank[g] > 0 ? curve->slow[g] / mean - 1 : 0;
+    between += work->of_rank[g] * curve->slow[g] * curve->slow[g];
   }
   if (n_ranks > 1 && n_all > (double)n_ranks + 0.5) { /* both by their moments */
     double sigma2 = within / (n_all - (double)n_ranks);
     double tau2 = (between - (double)(n_ranks - 1) * sigma2) / (n_all - n_square / n_all);
     if (tau2 > 0) noise = fmax(sigma2 / tau2, 1e-4);
   }
-  for (int32_t g = 0; g < rows->n_groups; g++) {
-    double n = work->in_group[g];
+  for (int32_t g = 0; g < rows->n_ranks; g++) {
+    double n = work->of_rank[g];
     curve->slow[g] = noise < INFINITY ? 1 + n / (n + noise) * curve->slow[g] : 1;
   }
   return noise;
@@ -347,8 +347,8 @@ static void accumulate(const kfi_curve_rows *rows, const kfi_curve_work *work,
                        const kfi_curve *curve, double noise, equations *q) {
   double all[4] = {0, 0, 0, 0}, seen[3];
   *q = (equations){.shortest = INFINITY};
-  for (int32_t g = 0; g < rows->n_groups; g++) {
-    double mean[4] = {0, 0, 0, 0}, n = work->in_group[g];
+  for (int32_t g = 0; g < rows->n_ranks; g++) {
+    double mean[4] = {0, 0, 0, 0}, n = work->of_rank[g];
     for (int64_t i = rows->off[g]; i < rows->off[g + 1]; i++) {
       double w = work->weight[i], x = rows->x[i];
       if (!(w > 0)) continue;
@@ -392,7 +392,7 @@ static void approach(const kfi_curve_work *work, kfi_curve *curve) {
   const kfi_curve_rows *s = &work->sample;
   for (int k = 0; k < APPROACH_STEPS; k++) {
     double any = 0;
-    for (int32_t g = 0; g < s->n_groups; g++)
+    for (int32_t g = 0; g < s->n_ranks; g++)
       for (int64_t i = s->off[g]; i < s->off[g + 1]; i++) {
         double f = curve->slow[g] * kfi_curve_at(curve->a, s->x[i]);
         double e = fabs(kfi_log(s->y[i] / f));
@@ -406,14 +406,14 @@ static void approach(const kfi_curve_work *work, kfi_curve *curve) {
 
 /* Each rank of some rows gets the median of all its rows: the sample may hold few of them. */
 static void centre_ranks(const kfi_curve_rows *rows, kfi_curve_work *work, kfi_curve *curve) {
-  for (int32_t g = 0; g < rows->n_groups && rows->n_groups > 1; g++) {
+  for (int32_t g = 0; g < rows->n_ranks && rows->n_ranks > 1; g++) {
     int64_t first = rows->off[g], n = rows->off[g + 1] - first;
     if (n < OWN_ROWS) continue;
     for (int64_t i = 0; i < n; i++) {
       double ratio = rows->y[first + i] / kfi_curve_at(curve->a, rows->x[first + i]);
       work->sorted[i] = (kfi_weighted){ratio, 1};
     }
-    curve->slow[g] = kfi_quantile(work->sorted, n, 0.5);
+    curve->slow[g] = kfi_weighted_quantile(work->sorted, n, 0.5);
   }
 }
 
@@ -426,18 +426,18 @@ static double sigma_of(const kfi_curve_rows *rows, const kfi_curve_work *work,
                        const kfi_curve *curve) {
   const kfi_curve_rows *s = &work->sample;
   double n = (double)s->n, free = 3, most = 0;
-  for (int32_t g = 0; g < s->n_groups; g++) free += curve->slow[g] != 1;
+  for (int32_t g = 0; g < s->n_ranks; g++) free += curve->slow[g] != 1;
   /* So many rows a fit can always meet, of all; the quantile is taken of the others. */
   free = fmin(free * n / (double)rows->n, n - 1);
   double part = (free + SIGMA_PART * (n - free)) / n;
   for (int by_row = 0; by_row < 2; by_row++) {
     const double *weight = by_row ? work->share : work->even;
-    for (int32_t g = 0; g < s->n_groups; g++)
+    for (int32_t g = 0; g < s->n_ranks; g++)
       for (int64_t i = s->off[g]; i < s->off[g + 1]; i++) {
         double f = curve->slow[g] * kfi_curve_at(curve->a, s->x[i]);
         work->sorted[i] = (kfi_weighted){fabs(kfi_log(s->y[i] / f)), weight[i]};
       }
-    most = fmax(most, kfi_quantile(work->sorted, s->n, part));
+    most = fmax(most, kfi_weighted_quantile(work->sorted, s->n, part));
   }
   return most / SIGMA_Z * (1 + 5 / (n - free)); /* Rousseeuw's correction for few rows */
 }
@@ -448,7 +448,7 @@ static bool reject(const kfi_curve_rows *rows, const kfi_curve_work *work, kfi_c
   double cut = fmax(CUT_SIGMA * sigma_of(rows, work, curve), CUT_LEAST);
   double high = kfi_exp(cut), low = 1 / high, first = 0;
   bool changed = false, several = false;
-  for (int32_t g = 0; g < rows->n_groups; g++)
+  for (int32_t g = 0; g < rows->n_ranks; g++)
     for (int64_t i = rows->off[g]; i < rows->off[g + 1]; i++) {
       double f = curve->slow[g] * kfi_curve_at(curve->a, rows->x[i]);
       uint8_t keep = rows->y[i] >= low * f && rows->y[i] <= high * f;
@@ -525,18 +525,18 @@ static int64_t sample_room(int64_t n) {
   return n < room ? n : room;
 }
 
-void kfi_curve_lay(kfi_layout *layout, int64_t n, int32_t n_groups, kfi_curve_work *work,
+void kfi_curve_lay(kfi_layout *layout, int64_t n, int32_t n_ranks, kfi_curve_work *work,
                    kfi_curve *curve) {
   int64_t m = sample_room(n);
   work->sample.x = KFI_TAKE(layout, double, m);
   work->sample.y = KFI_TAKE(layout, double, m);
-  work->sample.off = KFI_TAKE(layout, int64_t, n_groups + 1);
+  work->sample.off = KFI_TAKE(layout, int64_t, n_ranks + 1);
   work->even = KFI_TAKE(layout, double, m);
   work->share = KFI_TAKE(layout, double, m);
   work->weight = KFI_TAKE(layout, double, n);
   work->sorted = KFI_TAKE(layout, kfi_weighted, n);
-  work->in_group = KFI_TAKE(layout, double, n_groups);
-  curve->slow = KFI_TAKE(layout, double, n_groups);
+  work->of_rank = KFI_TAKE(layout, double, n_ranks);
+  curve->slow = KFI_TAKE(layout, double, n_ranks);
   curve->keep = KFI_TAKE(layout, uint8_t, n);
 }
 

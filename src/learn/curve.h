@@ -7,20 +7,20 @@
 
 #include "../memory.h"
 
-/* What is fitted. Rows are grouped: those of group (rank) g are off[g] .. off[g+1]-1, maybe none.
+/* What is fitted. Rows lie by rank: those of the g-th are off[g] .. off[g+1]-1, maybe none.
 ** Units are the caller's, such that x is at most 1 and y about 1. */
 typedef struct kfi_curve_rows {
   int64_t n;
-  int32_t n_groups;
+  int32_t n_ranks;
   double *x;    /* (n) length */
   double *y;    /* (n) seconds, 1e-60 to 1e60 */
-  int64_t *off; /* (n_groups + 1) */
+  int64_t *off; /* (n_ranks + 1) */
 } kfi_curve_rows;
 
-/* seconds = (a[0] x + a[1] x*x + a[2]) * slow[group], none below 0; slow is 1 for the mean row. */
+/* seconds = (a[0] x + a[1] x*x + a[2]) * slow[rank], none below 0; slow is 1 for the mean row. */
 typedef struct kfi_curve {
   double a[3];
-  double *slow;  /* (n_groups) */
+  double *slow;  /* (n_ranks) */
   uint8_t *keep; /* (n) 0: an outlier */
 } kfi_curve;
 
@@ -34,12 +34,12 @@ typedef struct kfi_curve_work {
   double *even;          /* (sample.n) weights that give no length more than another */
   double *share;         /* (sample.n) weights by which the sample stands for all rows */
   double *weight;        /* (n) */
-  double *in_group;      /* (n_groups) weight of a group's rows */
+  double *of_rank;       /* (n_ranks) weight of a rank's rows */
   kfi_weighted *sorted;  /* (n) scratch of quantiles */
 } kfi_curve_work;
 
 /* Lay out memory and result. As with kfi_layout: once for the size, once for the pointers. */
-void kfi_curve_lay(kfi_layout *layout, int64_t n, int32_t n_groups, kfi_curve_work *work,
+void kfi_curve_lay(kfi_layout *layout, int64_t n, int32_t n_ranks, kfi_curve_work *work,
                    kfi_curve *curve);
 
 /* At least 2 rows of at least 2 different lengths. Cannot fail. */
@@ -50,6 +50,6 @@ static inline double kfi_curve_at(const double a[3], double x) {
 }
 
 /* The least value that `part` of the weight does not exceed. Reorders v; n is at least 1. */
-double kfi_quantile(kfi_weighted *v, int64_t n, double part);
+double kfi_weighted_quantile(kfi_weighted *v, int64_t n, double part);
 
 #endif

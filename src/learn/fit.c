@@ -24,7 +24,7 @@ typedef struct fitting {
   kfi_curve_rows all;
   int64_t *from;       /* (n) which row stands at a place of `all` */
   int64_t *rank_at;    /* (n_ranks + 1) scratch: where the rows of a rank go */
-  int32_t *rank;       /* (n_groups) of a group: ranks without rows have none */
+  int32_t *rank;       /* (all.n_ranks) their numbers: ranks without rows are left out */
   uint8_t *fold;       /* (n) by places */
   kfi_curve curve;     /* of all rows */
   kfi_curve_rows most; /* the rows but one fold's */
@@ -68,19 +68,19 @@ static kf_status check_rows(const kf_fit_row *rows, int64_t n, int32_t *n_ranks)
 
 static void lay(kfi_layout *layout, int64_t n, int32_t n_ranks, fitting *f) {
   kfi_curve_rows *rows[2] = {&f->all, &f->most};
-  int32_t n_groups = n < n_ranks ? (int32_t)n : n_ranks; /* at most */
+  int32_t n_seen = n < n_ranks ? (int32_t)n : n_ranks; /* at most */
   for (int k = 0; k < 2; k++) {
     rows[k]->x = KFI_TAKE(layout, double, n);
     rows[k]->y = KFI_TAKE(layout, double, n);
-    rows[k]->off = KFI_TAKE(layout, int64_t, n_groups + 1);
+    rows[k]->off = KFI_TAKE(layout, int64_t, n_seen + 1);
   }
   f->from = KFI_TAKE(layout, int64_t, n);
   f->rank_at = KFI_TAKE(layout, int64_t, n_ranks + 1);
-  f->rank = KFI_TAKE(layout, int32_t, n_groups);
+  f->rank = KFI_TAKE(layout, int32_t, n_seen);
   f->fold = KFI_TAKE(layout, uint8_t, n);
-  f->unseen.slow = KFI_TAKE(layout, double, n_groups);
+  f->unseen.slow = KFI_TAKE(layout, double, n_seen);
   f->unseen.keep = KFI_TAKE(layout, uint8_t, n);
-  kfi_curve_lay(layout, n, n_groups, &f->work, &f->curve);
+  kfi_curve_lay(layout, n, n_seen, &f->work, &f->curve);
 }
 
 /* The exponent of the median of the seconds, by counting exponents. */
@@ -97,7 +97,7 @@ static int middle_exponent(const kf_fit_row *row, int64_t n) {
 }
 
 /* By rank, in the order of the rows within one. */
-static void group_rows(fitting *f, int64_t n, int32_t n_ranks) {
+static void sort_by_rank(fitting *f, int64_t n, int32_t n_ranks) {
   int64_t longest = 0, *at = f->rank_at, first = 0;
   kfi_curve_rows *all = &f->all;
   for (int32_t r = 0; r <= n_ranks; r++) at[r] = 0;
@@ -109,12 +109,12 @@ static void group_rows(fitting *f, int64_t n, int32_t n_ranks) {
     int64_t count = at[r];
     at[r] = first;
     if (count == 0) continue;
-    f->rank[all->n_groups] = r;
-    all->off[all->n_groups++] = first;
+    f->rank[all->n_ranks] = r;
+    all->off[all->n_ranks++] = first;
     first += count;
   }
-  all->off[all->n_groups] = all->n = n;
-  f->most.n_groups = all->n_groups;
+  all->off[all->n_ranks] = all->n = n;
+  f->most.n_ranks = all->n_ranks;
   frexp((double)longest, &f->len_exp);
   f->s_exp = middle_exponent(f->row, n);
   for (int64_t i = 0; i < n; i++) {
@@ -134,7 +134,7 @@ static double fold_error(fitting *f, int fold, int64_t *n_scored) {
   bool several = false;
   double sum = 0;
   most->n = 0;
-  for (int32_t g = 0; g < f->all.n_groups; g++) {
+  for (int32_t g = 0; g < f->all.n_ranks; g++) {
     most->off[g] = most->n;
     for (int64_t i = f->all.off[g]; i < f->all.off[g + 1]; i++) {
       if (f->fold[i] == fold) continue;
@@ -144,10 +144,10 @@ static double fold_error(fitting *f, int fold, int64_t *n_scored) {
       most->n++;
     }
   }
-  most->off[most->n_groups] = most->n;
+  most->off[most->n_ranks] = most->n;
   if (!several) return 0;
   kfi_curve_fit(most, &f->work, &f->unseen);
-  for (int32_t g = 0; g < f->all.n_groups; g++)
+  for (int32_t g = 0; g < f->all.n_ranks; g++)
     for (int64_t i = f->all.off[g]; i < f->all.off[g + 1]; i++) {
       if (f->fold[i] != fold || !f->curve.keep[i]) continue;
       double predicted = f->unseen.slow[g] * kfi_curve_at(f->unseen.a, f->all.x[i]);
@@ -179,7 +179,7 @@ static void measure(const fitting *f, kf_fit *out) {
   for (int64_t i = 0; i < rows->n; i++)
     if (f->curve.keep[i]) mean += rows->y[i], n++;
   mean /= n;
-  for (int32_t g = 0; g < rows->n_groups; g++)
+  for (int32_t g = 0; g < rows->n_ranks; g++)
     for (int64_t i = rows->off[g]; i < rows->off[g + 1]; i++) {
       if (!f->curve.keep[i]) continue;
       double predicted = f->curve.slow[g] * kfi_curve_at(f->curve.a, rows->x[i]);
@@ -198,7 +198,7 @@ static void fit_power(const fitting *f, kf_fit *out) {
   const kfi_curve_rows *rows = &f->all;
   double n = 0, u = 0, v = 0, uu = 0, uv = 0, error = 0;
   for (int pass = 0; pass < 3; pass++) {
-    for (int32_t g = 0; g < rows->n_groups; g++)
+    for (int32_t g = 0; g < rows->n_ranks; g++)
       for (int64_t i = rows->off[g]; i < rows->off[g + 1]; i++) {
         if (!f->curve.keep[i]) continue;
         double log_x = kfi_log(rows->x[i]), log_y = kfi_log(rows->y[i] / f->curve.slow[g]);
@@ -218,9 +218,9 @@ static void fit_power(const fitting *f, kf_fit *out) {
 
 /* The slowness of the median rank of those that have rows, the lower one of two. */
 static double median_rank(const fitting *f) {
-  kfi_weighted *v = f->work.sorted; /* no more groups than rows */
-  for (int32_t g = 0; g < f->all.n_groups; g++) v[g] = (kfi_weighted){f->curve.slow[g], 1};
-  return kfi_quantile(v, f->all.n_groups, 0.5);
+  kfi_weighted *v = f->work.sorted; /* no more ranks than rows */
+  for (int32_t g = 0; g < f->all.n_ranks; g++) v[g] = (kfi_weighted){f->curve.slow[g], 1};
+  return kfi_weighted_quantile(v, f->all.n_ranks, 0.5);
 }
 
 static void hand_out(const fitting *f, double *slowness, uint8_t *outlier, kf_fit *out) {
@@ -230,7 +230,7 @@ static void hand_out(const fitting *f, double *slowness, uint8_t *outlier, kf_fi
   out->constant_s = ldexp(f->curve.a[2] * middle, f->s_exp);
   out->power_s = fmin(out->power_s * middle, 1e300);
   for (int32_t r = 0; slowness && r < out->n_ranks; r++) slowness[r] = 1; /* without rows */
-  for (int32_t g = 0; slowness && g < f->all.n_groups; g++)
+  for (int32_t g = 0; slowness && g < f->all.n_ranks; g++)
     slowness[f->rank[g]] = f->curve.slow[g] / middle;
   for (int64_t i = 0; outlier && i < f->all.n; i++) outlier[f->from[i]] = !f->curve.keep[i];
 }
@@ -252,7 +252,7 @@ kf_status kf_fit_rows(const kf_fit_row *rows, int64_t n_rows, double *slowness, 
   lay(&layout, n_rows, n_ranks, &f);
 
   kf_fit fit = {.n_rows = n_rows, .n_ranks = n_ranks};
-  group_rows(&f, n_rows, n_ranks);
+  sort_by_rank(&f, n_rows, n_ranks);
   kfi_curve_fit(&f.all, &f.work, &f.curve);
   measure(&f, &fit);
   fit_power(&f, &fit);

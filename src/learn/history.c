@@ -203,39 +203,10 @@ static double biweight(double z, double noise) {
   return (1 - t * t) * (1 - t * t);
 }
 
-/* The k-th smallest; values are reordered. */
-static double select_value(double *v, int64_t n, int64_t k) {
-  int64_t low = 0, high = n - 1;
-  while (low < high) {
-    double pivot = v[low + (high - low) / 2];
-    int64_t i = low, j = high;
-    while (i <= j) {
-      while (v[i] < pivot) i++;
-      while (v[j] > pivot) j--;
-      if (i > j) break;
-      double t = v[i];
-      v[i++] = v[j];
-      v[j--] = t;
-    }
-    if (k <= j)
-      high = j;
-    else if (k >= i)
-      low = i;
-    else
-      break;
-  }
-  return v[k];
-}
-
-static double median(double *v, int64_t n) {
-  double upper = select_value(v, n, n / 2);
-  return n % 2 ? upper : (upper + select_value(v, n, n / 2 - 1)) / 2;
-}
-
 static double recent_median(const kfi_history *h, int32_t rank) {
   double z[KFI_RECENT];
   memcpy(z, h->row_z + (int64_t)rank * KFI_RECENT, sizeof z);
-  return median(z, KFI_RECENT);
+  return kf_quantile(z, KFI_RECENT, 0.5);
 }
 
 /* The law moves by delta and u, and so does what the last rows were measured from. */
@@ -282,7 +253,7 @@ static double level_error(kfi_history *h, bool agreed) {
     double before = h->n_rows[r] > 1 ? h->row_z[last_row(h, r, 1)] : 0;
     h->scratch[n++] = agreed && (fabs(z - before) > COLD || fabs(z) > COLDEST) ? 0 : z;
   }
-  return median(h->scratch, n);
+  return kf_quantile(h->scratch, n, 0.5);
 }
 
 /* The level, by this step's rows: it may be off by a factor of thousands. Some rank has one. */
@@ -486,7 +457,7 @@ static void learn_scatter(kfi_history *h) {
     middle = recent_median(h, r);
     for (int k = 0; k < KFI_RECENT; k++)
       off[k] = fabs(h->row_z[(int64_t)r * KFI_RECENT + k] - middle);
-    middle = median(off, KFI_RECENT);
+    middle = kf_quantile(off, KFI_RECENT, 0.5);
     sum += 2.427 * middle * middle; /* of five normal rows, their variance on average */
     n++;
   }
@@ -541,7 +512,7 @@ bool kfi_history_observe(kfi_history *h) {
 /* Speeds are relative: the median rank keeps the speed it started with, the law has the level. */
 static void normalise(kfi_history *h) {
   for (int32_t r = 0; r < h->n_ranks; r++) h->scratch[r] = h->slow[r] - h->slow_start[r];
-  double middle = median(h->scratch, h->n_ranks), factor = kfi_exp(middle);
+  double middle = kf_quantile(h->scratch, h->n_ranks, 0.5), factor = kfi_exp(middle);
   for (int32_t r = 0; r < h->n_ranks; r++) h->slow[r] -= middle, h->slow_anchor[r] -= middle;
   h->law.linear_s *= factor, h->law.quadratic_s *= factor;
   h->anchor.linear_s *= factor, h->anchor.quadratic_s *= factor;

@@ -2,8 +2,8 @@
 /*
 ** What is learned from measured times: history.c tells how.
 **
-**     plan --load--> loads --predict--> seconds expected      once a step
-**     measured --observe (each rank), close--> rows           once a step
+**     plan --load--> loads, and the seconds expected          once a step
+**     measured --observe--> rows                              once a step
 **     rows --refit--> cost, speeds, corrections               every rebalance_interval steps
 */
 #ifndef KFI_HISTORY_H
@@ -76,7 +76,7 @@ void kfi_class_name(int32_t class_number, int32_t *kind, int32_t *resolution);
 void kfi_history_lay(kfi_history *h, kfi_layout *lay);
 void kfi_history_start(kfi_history *h, const kf_cost *cost, const double *speed);
 
-/* After the law was set by other hands: what follows from it. */
+/* After somebody else has set the law: what follows from it. */
 void kfi_history_refresh(kfi_history *h);
 
 /* Note what a plan gives each rank, and predict its time. */

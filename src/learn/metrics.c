@@ -78,6 +78,20 @@ void kfi_metrics_start(kf_scheduler *s) {
   kfi_metrics_cost(s);
 }
 
+/* What a rank was expected to take when its step was planned: by the law, where plans follow it, else
+** by the cost that they are made with. */
+static double expected_s(const kf_scheduler *s, int32_t rank) {
+  const kfi_history *h = &s->history;
+  const kfi_load *load = h->load + (int64_t)rank * KFI_CLASSES;
+  const kf_cost *cost = &s->options.cost;
+  double sum = 0;
+  if (s->config.cost_model == KF_COST_HISTORY) return h->predicted_s[rank];
+  for (int32_t i = 0; i < h->n_slots; i++)
+    sum += cost->linear_s * load[i].tokens + cost->quadratic_s * load[i].squares +
+           cost->constant_s * load[i].count;
+  return sum / s->speed[rank] + h->comm_s[rank];
+}
+
 /* Of each rank: what it reported, how it compares. */
 static void rank_figures(kf_scheduler *s) {
   kf_metrics *m = &s->metrics;
@@ -89,7 +103,7 @@ static void rank_figures(kf_scheduler *s) {
     const kf_counters *c = &report->counters;
     s->counters[r] = *c;
     s->busy_s[r] = report->seconds;
-    s->predicted_s[r] = s->history.predicted_s[r];
+    s->predicted_s[r] = expected_s(s, r);
     s->pressure[r] = c->memory_limit_bytes > 0
                        ? (double)c->memory_bytes / (double)c->memory_limit_bytes
                        : s->planned_pressure[r];
@@ -104,10 +118,10 @@ static void rank_figures(kf_scheduler *s) {
     n_predicted++;
   }
   m->max_over_mean = sum > 0 ? most * (double)m->n_measured / sum : 1;
-  if (s->history.n_steps > 0 && n_predicted > 0) { /* before, nothing was predicted from times */
-    double gain = fmax(1.0 / 32, 1.0 / (double)s->history.n_steps);
-    m->mape += gain * (error / n_predicted - m->mape);
-  }
+  /* history predicts nothing before it has seen times. */
+  int64_t n = s->history.n_steps + (s->config.cost_model != KF_COST_HISTORY);
+  if (n > 0 && n_predicted > 0)
+    m->mape += fmax(1.0 / 32, 1.0 / (double)n) * (error / n_predicted - m->mape);
 }
 
 /* How idle the ranks were, and how unlike each other in that. */
@@ -260,7 +274,6 @@ void kfi_metrics_refit(kf_scheduler *s) {
   bool calibrated = s->drift_law[0] > 0, calibrates = h->n_steps >= KFI_CALIBRATION;
   double law[KFI_LAW_DRIFTS] = {h->law.linear_s, h->law.quadratic_s,
                                 h->law.constant_tokens * h->law.linear_s};
-  m->refits++;
   m->n_drifts = 0;
   if (calibrated || calibrates) law_drift(s, law, calibrated);
   class_drift(s, calibrated);
@@ -271,6 +284,8 @@ void kfi_metrics_refit(kf_scheduler *s) {
       tell(s, &s->drift_speed[r], now, "speed of rank %d", r);
   }
   kfi_metrics_cost(s);
+  if (s->config.cost_model != KF_COST_HISTORY) return; /* the plans' cost stays what it is */
+  m->refits++;
   kfi_note(
     s, KF_LOG_INFO,
     "step %lld: refit: %.4g s a token, %.4g s a token squared, %.4g s a sequence, gamma %.3g, "
@@ -285,6 +300,28 @@ void kfi_metrics_refit(kf_scheduler *s) {
 }
 
 /* ------------------------------------------------------------------------ plans */
+
+static int32_t bag_of(const kf_scheduler *s, int64_t rank) {
+  int32_t b = 0;
+  while (s->bag_first[b + 1] <= rank) b++;
+  return b;
+}
+
+/* Fixed bags that are too small for the data are worth a warning: once, and for each longer sequence. */
+static void tell_joined(kf_scheduler *s, const kf_batch *batch, const kf_plan *plan) {
+  for (int64_t i = 0; plan->joined_seqs > 0 && i < plan->n_seqs; i++) {
+    if (batch->len[i] <= s->joined_len) continue;
+    int32_t first = bag_of(s, plan->chunk[plan->seq_off[i]].destination);
+    int32_t last = bag_of(s, plan->chunk[plan->seq_off[i + 1] - 1].destination);
+    if (first == last) continue;
+    s->joined_len = batch->len[i];
+    kfi_note(
+      s, KF_LOG_WARNING,
+      "step %lld: sequence %lld of %lld tokens is too long for one bag: it takes %d adjacent "
+      "ones",
+      (long long)s->step, (long long)i, (long long)batch->len[i], last - first + 1);
+  }
+}
 
 void kfi_metrics_plan(kf_scheduler *s, const kf_batch *batch, const kf_plan *plan) {
   int32_t n = s->history.n_ranks;
@@ -302,6 +339,7 @@ void kfi_metrics_plan(kf_scheduler *s, const kf_batch *batch, const kf_plan *pla
   s->planned_epoch = s->next_epoch;
   s->planned = plan->figures;
   s->planned_hash = plan->hash;
+  tell_joined(s, batch, plan);
   kfi_note(s, KF_LOG_DEBUG,
            "step %lld: planned %lld sequences, %lld tokens: step %.4g s (unbalanced %.4g s, bound "
            "%.4g s), %lld split, %.1f%% of tokens moved, plan %016llx",

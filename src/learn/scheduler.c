@@ -347,7 +347,7 @@ uint64_t kfi_scheduler_kind(const kf_scheduler *s) {
   const double real[] = {c->linear_s,          c->quadratic_s,      c->constant_s,
                          c->ulysses_bytes,     c->route_bytes,      c->cluster.intra_Bps,
                          c->cluster.inter_Bps, c->cluster.latency_s};
-  uint64_t h = kfi_hash(KFI_HASH_START, whole, sizeof whole / sizeof *whole);
+  uint64_t h = kfi_hash(KF_HASH_START, whole, sizeof whole / sizeof *whole);
   h = kfi_hash_reals(h, real, sizeof real / sizeof *real);
   return kfi_hash_reals(h, s->history.slow_start, s->history.n_ranks);
 }
@@ -362,7 +362,7 @@ uint64_t kf_scheduler_hash(const kf_scheduler *s) {
   const double real[] = {law->linear_s,        law->quadratic_s, law->constant_tokens,
                          law->overhead_tokens, law->comm_scale,  h->noise,
                          h->scatter,           h->rank_tokens};
-  uint64_t hash = kfi_hash(KFI_HASH_START, whole, sizeof whole / sizeof *whole);
+  uint64_t hash = kfi_hash(KF_HASH_START, whole, sizeof whole / sizeof *whole);
   hash = kfi_hash_reals(hash, real, sizeof real / sizeof *real);
   hash = kfi_hash_reals(hash, law->correction, h->n_slots);
   hash = kfi_hash_reals(hash, s->correction, KFI_CLASSES);

@@ -29,9 +29,10 @@ struct kf_scheduler {
   kf_log_fn *log;
   void *log_user;
 
-  int64_t step;   /* steps planned so far */
-  bool awaiting;  /* the times of step - 1 may be reported */
-  bool refit_due; /* learned from since the last refit */
+  int64_t step;       /* steps planned so far */
+  bool awaiting;      /* the times of step - 1 may be reported */
+  bool refit_due;     /* learned from since the last refit */
+  int64_t joined_len; /* the longest sequence so far that took several bags: told; not saved */
   kfi_history history;
   kfi_reported *report;           /* (n_ranks) */
   double *speed;                  /* (n_ranks) that is planned with */

@@ -1,231 +1,165 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** A scheduler's memory as bytes, and back.
-**
-**     | "KFSTATE\n" | version | bytes of all | fields ... | FNV-1a 64 of all before |
-**
-** Every field is 8 bytes, little endian: an integer, or the bits of a double. One function walks
-** over all of them, in three modes: count, write, read; so reading cannot differ from writing. What
-** is read goes into a second scheduler's arrays first, and takes the place of the old state only
-** once all of it has been found in order: a file that passes the checksum may still hold anything.
+** A scheduler's memory as bytes, and back (archive.h): its ranks, a hash of what it was created for, and
+** all it knows. What is read goes into a second scheduler's arrays first, and takes the place of the old
+** state only once all of it has been found in order: a file that passes the checksum may still hold
+** anything.
 */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "../words.h"
+#include "../archive.h"
 #include "scheduler.h"
 
-enum { VERSION = 1, HEAD_FIELDS = 3 };
-static const char magic[KFI_WORD] = "KFSTATE\n";
+static const kfi_format format = {"KFSTATE\n", "a scheduler's state", 1};
 
-typedef struct archive {
-  enum { COUNT, WRITE, READ } mode;
-  unsigned char *bytes; /* where the next field stands */
-  int64_t n_fields;     /* walked over */
-  bool infinite;        /* a real that was read is not finite */
-} archive;
-
-/* A field that is added there must be walked over here, and VERSION raised. */
-_Static_assert(sizeof(kf_counters) == 8 * KFI_WORD && sizeof(kf_figures) == 16 * KFI_WORD &&
-                 sizeof(kfi_load) == 3 * KFI_WORD,
+/* A field that is added there must be walked over here, and the version raised. */
+_Static_assert(sizeof(kf_counters) == 8 * 8 && sizeof(kf_figures) == 16 * 8 &&
+                 sizeof(kfi_load) == 3 * 8,
                "the fields of a state have changed");
-
-/* ---------------------------------------------------------------------- fields */
-
-static void words(archive *a, void *field, int64_t n) {
-  char *at = field;
-  for (int64_t i = 0; i < n; i++, at += KFI_WORD) {
-    uint64_t word;
-    memcpy(&word, at, KFI_WORD);
-    if (a->mode == WRITE) kfi_put_word(a->bytes + i * KFI_WORD, word);
-    if (a->mode == READ) {
-      word = kfi_get_word(a->bytes + i * KFI_WORD);
-      memcpy(at, &word, KFI_WORD);
-    }
-  }
-  if (a->mode != COUNT) a->bytes += n * KFI_WORD;
-  a->n_fields += n;
-}
-
-static void reals(archive *a, double *field, int64_t n) {
-  words(a, field, n);
-  for (int64_t i = 0; a->mode == READ && i < n; i++) a->infinite |= !isfinite(field[i]);
-}
-
-static void wholes(archive *a, int64_t *field, int64_t n) { words(a, field, n); }
-
-static void small(archive *a, int32_t *field) {
-  int64_t wide = *field;
-  wholes(a, &wide, 1);
-  if (a->mode == READ) *field = wide < INT32_MIN || wide > INT32_MAX ? INT32_MIN : (int32_t)wide;
-}
-
-static void flag(archive *a, bool *field) {
-  int64_t wide = *field;
-  wholes(a, &wide, 1);
-  *field = wide != 0;
-}
 
 /* -------------------------------------------------------------------- the walk */
 
-static void walk_law(archive *a, kfi_law *law) {
-  reals(a, &law->linear_s, 1);
-  reals(a, &law->quadratic_s, 1);
-  reals(a, &law->constant_tokens, 1);
-  reals(a, &law->overhead_tokens, 1);
-  reals(a, &law->comm_scale, 1);
-  reals(a, law->correction, KFI_CLASSES);
+static void walk_law(kfi_archive *a, kfi_law *law) {
+  kfi_reals(a, &law->linear_s, 1);
+  kfi_reals(a, &law->quadratic_s, 1);
+  kfi_reals(a, &law->constant_tokens, 1);
+  kfi_reals(a, &law->overhead_tokens, 1);
+  kfi_reals(a, &law->comm_scale, 1);
+  kfi_reals(a, law->correction, KFI_CLASSES);
 }
 
-static void walk_history(archive *a, kfi_history *h) {
+static void walk_history(kfi_archive *a, kfi_history *h) {
   int64_t n = h->n_ranks;
-  small(a, &h->n_slots);
-  for (int c = 0; c < KFI_CLASSES; c++) small(a, &h->slot_of[c]);
-  for (int c = 0; c < KFI_CLASSES; c++) small(a, &h->class_of[c]);
+  kfi_small(a, &h->n_slots);
+  for (int c = 0; c < KFI_CLASSES; c++) kfi_small(a, &h->slot_of[c]);
+  for (int c = 0; c < KFI_CLASSES; c++) kfi_small(a, &h->class_of[c]);
   walk_law(a, &h->law);
   walk_law(a, &h->anchor);
   walk_law(a, &h->error);
-  reals(a, &h->noise, 1);
-  reals(a, &h->scatter, 1);
-  reals(a, &h->rank_tokens, 1);
-  wholes(a, &h->n_steps, 1);
-  wholes(a, &h->n_outliers, 1);
-  reals(a, h->slow, n);
-  reals(a, h->slow_anchor, n);
-  reals(a, h->regression.info, KFI_PARAMS * KFI_PARAMS);
-  reals(a, h->regression.target, KFI_PARAMS);
-  reals(a, h->regression.rank_info, n);
-  reals(a, h->regression.rank_target, n);
-  reals(a, h->regression.cross, n * KFI_PARAMS);
-  wholes(a, h->n_rows, n);
-  reals(a, h->row_x, n * KFI_RECENT * KFI_PARAMS);
-  reals(a, h->row_a, n * KFI_RECENT);
-  reals(a, h->row_z, n * KFI_RECENT);
+  kfi_reals(a, &h->noise, 1);
+  kfi_reals(a, &h->scatter, 1);
+  kfi_reals(a, &h->rank_tokens, 1);
+  kfi_words(a, &h->n_steps, 1);
+  kfi_words(a, &h->n_outliers, 1);
+  kfi_reals(a, h->slow, n);
+  kfi_reals(a, h->slow_anchor, n);
+  kfi_reals(a, h->regression.info, KFI_PARAMS * KFI_PARAMS);
+  kfi_reals(a, h->regression.target, KFI_PARAMS);
+  kfi_reals(a, h->regression.rank_info, n);
+  kfi_reals(a, h->regression.rank_target, n);
+  kfi_reals(a, h->regression.cross, n * KFI_PARAMS);
+  kfi_words(a, h->n_rows, n);
+  kfi_reals(a, h->row_x, n * KFI_RECENT * KFI_PARAMS);
+  kfi_reals(a, h->row_a, n * KFI_RECENT);
+  kfi_reals(a, h->row_z, n * KFI_RECENT);
   for (int64_t i = 0; i < n * KFI_CLASSES; i++) {
-    reals(a, &h->load[i].tokens, 1);
-    reals(a, &h->load[i].squares, 1);
-    reals(a, &h->load[i].count, 1);
+    kfi_reals(a, &h->load[i].tokens, 1);
+    kfi_reals(a, &h->load[i].squares, 1);
+    kfi_reals(a, &h->load[i].count, 1);
   }
-  reals(a, h->comm_s, n);
-  reals(a, h->predicted_s, n);
+  kfi_reals(a, h->comm_s, n);
+  kfi_reals(a, h->predicted_s, n);
 }
 
-static void walk_counters(archive *a, kf_counters *c) {
+static void walk_counters(kfi_archive *a, kf_counters *c) {
   int64_t *whole[] = {&c->memory_bytes, &c->memory_limit_bytes, &c->tokens, &c->samples};
   double *real[] = {&c->plan_s, &c->route_s, &c->compute_s, &c->wait_s};
-  for (int i = 0; i < 4; i++) wholes(a, whole[i], 1);
-  for (int i = 0; i < 4; i++) reals(a, real[i], 1);
+  for (int i = 0; i < 4; i++) kfi_words(a, whole[i], 1);
+  for (int i = 0; i < 4; i++) kfi_reals(a, real[i], 1);
 }
 
-static void walk_figures(archive *a, kf_figures *f) {
+static void walk_figures(kfi_archive *a, kf_figures *f) {
   double *real[] = {&f->ideal_s, &f->lower_bound_s, &f->before_step_s, &f->before_max_over_mean,
                     &f->step_s,  &f->max_over_mean, &f->compute_s,     &f->comm_s,
                     &f->gap,     &f->speedup,       &f->a2a_fraction,  &f->moved_fraction};
   int64_t *whole[] = {&f->tokens, &f->max_tokens, &f->split_seqs, &f->moves};
-  for (int i = 0; i < 12; i++) reals(a, real[i], 1);
-  for (int i = 0; i < 4; i++) wholes(a, whole[i], 1);
+  for (int i = 0; i < 12; i++) kfi_reals(a, real[i], 1);
+  for (int i = 0; i < 4; i++) kfi_words(a, whole[i], 1);
 }
 
 /* Totals of the metrics, and what those of the next step need of the last plan. */
-static void walk_metrics(archive *a, kf_scheduler *s) {
+static void walk_metrics(kfi_archive *a, kf_scheduler *s) {
   int64_t n = s->history.n_ranks;
   kf_metrics *m = &s->metrics;
-  wholes(a, &s->epoch, 1);
-  wholes(a, &s->planned_epoch, 1);
-  wholes(a, &s->next_epoch, 1);
-  reals(a, &s->epoch_s, 1);
-  reals(a, &s->last_epoch_s, 1);
-  reals(a, &s->total_s, 1);
-  reals(a, s->planned_tokens, n);
-  reals(a, s->planned_samples, n);
-  reals(a, s->planned_pressure, n);
+  kfi_words(a, &s->epoch, 1);
+  kfi_words(a, &s->planned_epoch, 1);
+  kfi_words(a, &s->next_epoch, 1);
+  kfi_reals(a, &s->epoch_s, 1);
+  kfi_reals(a, &s->last_epoch_s, 1);
+  kfi_reals(a, &s->total_s, 1);
+  kfi_reals(a, s->planned_tokens, n);
+  kfi_reals(a, s->planned_samples, n);
+  kfi_reals(a, s->planned_pressure, n);
   walk_figures(a, &s->planned);
-  words(a, &s->planned_hash, 1);
-  reals(a, s->drift_law, KFI_LAW_DRIFTS);
-  reals(a, s->drift_error, KFI_LAW_DRIFTS);
-  reals(a, s->drift_class, KFI_CLASSES);
-  reals(a, s->drift_speed, n);
-  reals(a, &m->mape, 1);
-  wholes(a, &m->refits, 1);
-  wholes(a, &m->drifts, 1);
+  kfi_words(a, &s->planned_hash, 1);
+  kfi_reals(a, s->drift_law, KFI_LAW_DRIFTS);
+  kfi_reals(a, s->drift_error, KFI_LAW_DRIFTS);
+  kfi_reals(a, s->drift_class, KFI_CLASSES);
+  kfi_reals(a, s->drift_speed, n);
+  kfi_reals(a, &m->mape, 1);
+  kfi_words(a, &m->refits, 1);
+  kfi_words(a, &m->drifts, 1);
 }
 
-static void walk(archive *a, kf_scheduler *s) {
-  wholes(a, &s->step, 1);
-  flag(a, &s->awaiting);
-  flag(a, &s->refit_due);
+static void walk_state(kfi_archive *a, kf_scheduler *s) {
+  kfi_words(a, &s->step, 1);
+  kfi_flag(a, &s->awaiting);
+  kfi_flag(a, &s->refit_due);
   for (int32_t r = 0; r < s->history.n_ranks; r++) {
-    reals(a, &s->report[r].seconds, 1);
+    kfi_reals(a, &s->report[r].seconds, 1);
     walk_counters(a, &s->report[r].counters);
-    wholes(a, &s->report[r].given, 1);
+    kfi_words(a, &s->report[r].given, 1);
   }
-  reals(a, &s->options.cost.linear_s, 1);
-  reals(a, &s->options.cost.quadratic_s, 1);
-  reals(a, &s->options.cost.constant_s, 1);
-  reals(a, s->speed, s->history.n_ranks);
-  reals(a, s->correction, KFI_CLASSES);
-  flag(a, &s->corrected);
+  kfi_reals(a, &s->options.cost.linear_s, 1);
+  kfi_reals(a, &s->options.cost.quadratic_s, 1);
+  kfi_reals(a, &s->options.cost.constant_s, 1);
+  kfi_reals(a, s->speed, s->history.n_ranks);
+  kfi_reals(a, s->correction, KFI_CLASSES);
+  kfi_flag(a, &s->corrected);
   walk_history(a, &s->history);
   walk_metrics(a, s);
 }
 
 /* ------------------------------------------------------------------------ save */
 
-/* Bytes of the whole file for this scheduler. */
-static size_t file_bytes(kf_scheduler *s) {
-  archive count = {.mode = COUNT};
-  walk(&count, s);
-  return (size_t)(HEAD_FIELDS + 2 + count.n_fields + 1) * KFI_WORD; /* 2: kind and ranks */
+static void walk(kfi_archive *a, void *object) {
+  kf_scheduler *s = object; /* which the walk changes only when it reads */
+  int64_t n_ranks = s->history.n_ranks;
+  uint64_t kind = kfi_scheduler_kind(s);
+  kfi_words(a, &n_ranks, 1);
+  kfi_words(a, &kind, 1);
+  walk_state(a, s);
 }
 
-kf_status kf_scheduler_save(const kf_scheduler *scheduler, void **out, size_t *n_bytes) {
-  if (!scheduler || !out || !n_bytes)
-    return kfi_fail(KF_EINVAL, "kf_scheduler_save: a pointer is NULL");
-  kf_scheduler *s = (kf_scheduler *)scheduler; /* the walk changes it only when it reads */
-  size_t n = file_bytes(s);
-  unsigned char *bytes = malloc(n);
-  if (!bytes) return kfi_fail_memory(n, "a saved state");
-  memcpy(bytes, magic, KFI_WORD);
-  kfi_put_word(bytes + KFI_WORD, VERSION);
-  kfi_put_word(bytes + 2 * KFI_WORD, n);
-  kfi_put_word(bytes + 3 * KFI_WORD, (uint64_t)s->history.n_ranks);
-  kfi_put_word(bytes + 4 * KFI_WORD, kfi_scheduler_kind(s));
-  walk(&(archive){.mode = WRITE, .bytes = bytes + (HEAD_FIELDS + 2) * KFI_WORD}, s);
-  kfi_put_word(bytes + n - KFI_WORD, kfi_checksum(bytes, n - KFI_WORD));
-  *out = bytes;
-  *n_bytes = n;
-  return KF_OK;
+kf_status kf_scheduler_save(const kf_scheduler *s, void **out, size_t *n_bytes) {
+  if (!s || !out || !n_bytes) return kfi_fail(KF_EINVAL, "kf_scheduler_save: a pointer is NULL");
+  return kfi_archive_save(&format, walk, (kf_scheduler *)s, out, n_bytes);
 }
 
 /* --------------------------------------------------------------------- restore */
 
-/* Is this a whole state of our version, for such a scheduler? */
-static kf_status check_file(kf_scheduler *s, const char *name, const unsigned char *bytes,
-                            size_t n) {
-  if (n < HEAD_FIELDS * KFI_WORD || memcmp(bytes, magic, KFI_WORD) != 0)
-    return kfi_fail(KF_EINVAL, "%s: %zu bytes that are not a scheduler's state", name, n);
-  uint64_t version = kfi_get_word(bytes + KFI_WORD), size = kfi_get_word(bytes + 2 * KFI_WORD);
-  if (version != VERSION)
-    return kfi_fail(KF_EINVAL, "%s: a state of version %llu, expected version %d%s", name,
-                    (unsigned long long)version, VERSION,
-                    version > VERSION ? ": a later knapformer wrote it" : "");
-  if (size != n)
-    return kfi_fail(KF_EINVAL, "%s: %zu bytes of a state of %llu: it was cut off or added to", name,
-                    n, (unsigned long long)size);
-  if (n < (HEAD_FIELDS + 3) * KFI_WORD ||
-      kfi_get_word(bytes + n - KFI_WORD) != kfi_checksum(bytes, n - KFI_WORD))
-    return kfi_fail(KF_EINVAL, "%s: the checksum does not match: the file is damaged", name);
-  uint64_t n_ranks = kfi_get_word(bytes + 3 * KFI_WORD);
-  if (n_ranks != (uint64_t)s->history.n_ranks)
-    return kfi_fail(KF_EINVAL, "%s: the state of %llu ranks, expected %d", name,
-                    (unsigned long long)n_ranks, s->history.n_ranks);
-  if (kfi_get_word(bytes + 4 * KFI_WORD) != kfi_scheduler_kind(s))
+/* Open a whole state for such a scheduler. */
+static kf_status open_file(kf_scheduler *s, const char *name, const void *data, size_t n,
+                           kfi_archive *a) {
+  int64_t n_ranks;
+  uint64_t kind;
+  kf_status status = kfi_archive_open(&format, name, data, n, a);
+  if (status) return status;
+  int64_t n_fields = (a->end - a->at) / 8, want = kfi_archive_fields(walk, s);
+  kfi_words(a, &n_ranks, 1);
+  kfi_words(a, &kind, 1);
+  if (n_ranks != s->history.n_ranks)
+    return kfi_fail(KF_EINVAL, "%s: the state of %lld ranks, expected %d", name, (long long)n_ranks,
+                    s->history.n_ranks);
+  if (kind != kfi_scheduler_kind(s))
     return kfi_fail(
       KF_EINVAL, "%s: the state of another model, cluster or starting cost than this scheduler's",
       name);
-  if (n != file_bytes(s))
-    return kfi_fail(KF_EINVAL, "%s: %zu bytes, expected %zu", name, n, file_bytes(s));
+  if (n_fields != want)
+    return kfi_fail(KF_EINVAL, "%s: %zu bytes, expected %zu", name, n,
+                    n + (size_t)(want - n_fields) * 8);
   return KF_OK;
 }
 
@@ -336,10 +270,11 @@ static bool is_possible(const kf_scheduler *s) {
 
 kf_status kf_scheduler_restore(kf_scheduler *s, const char *name, const void *data,
                                size_t n_bytes) {
+  kfi_archive a;
   kf_status status;
   if (!s || !data) return kfi_fail(KF_EINVAL, "kf_scheduler_restore: a pointer is NULL");
   if (!name) name = "state";
-  if ((status = check_file(s, name, data, n_bytes))) return status;
+  if ((status = open_file(s, name, data, n_bytes, &a))) return status;
 
   kf_scheduler twin = *s;
   twin.memory = (kfi_buffer){0};
@@ -347,9 +282,8 @@ kf_status kf_scheduler_restore(kf_scheduler *s, const char *name, const void *da
   if ((status = kfi_scheduler_lay(&twin))) return status;
   memcpy(twin.memory.data, s->memory.data, s->memory.n_bytes); /* what is not saved: caps, bags */
   kfi_metrics_start(&twin);
-  archive a = {.mode = READ, .bytes = (unsigned char *)data + (HEAD_FIELDS + 2) * KFI_WORD};
-  walk(&a, &twin);
-  if (a.infinite || !is_possible(&twin)) {
+  walk_state(&a, &twin);
+  if (a.bad || !is_possible(&twin)) {
     status = kfi_fail(KF_EINVAL, "%s: a state that no scheduler can be in", name);
     goto fail;
   }

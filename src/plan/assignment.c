@@ -179,7 +179,7 @@ int64_t kfi_whole_mem(const kfi_world *w, const kfi_item *it, int32_t bag) {
   return kfi_share_load(&s, it->len, w->heads);
 }
 
-/* -------------------------------------------------------------- change the state */
+/* -------------------------------------------------------------- change the assignment */
 
 static double max_extra(const kfi_assignment *st, int32_t bag) {
   const kfi_world *w = st->world;

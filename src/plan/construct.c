@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "knapsack.h"
+#include "tree.h"
 
 #define HOME_BONUS 1.05   /* home counts as so much emptier: what stays there need not be routed */
 #define EMPTY 0.9         /* of T: a rank with this room can take a full share */

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "knapsack.h"
+#include "tree.h"
 
 /* ------------------------------------------------------------------- shares */
 

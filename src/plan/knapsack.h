@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** Inside the search: cutting long sequences, the lower bound, the state that moves work on, the
-** constructions and the refinement. Only src/balance/ files of the search include this.
+** Inside the search: cutting long sequences, the lower bound, the assignment that moves change, the
+** constructions and the refinement. Only files of the search include this.
 */
 #ifndef KFI_KNAPSACK_H
 #define KFI_KNAPSACK_H
@@ -108,7 +108,7 @@ typedef struct kfi_assignment {
   double enough_s;        /* no need to bring the largest load below this */
 } kfi_assignment;
 
-/* Lay the state's arrays out; all but the pointers is undefined until kfi_assignment_reset. */
+/* Lay the arrays out; all but the pointers is undefined until kfi_assignment_reset. */
 void kfi_assignment_layout(kfi_assignment *st, kfi_layout *lay, int64_t n_items, int32_t n_slots);
 void kfi_assignment_reset(
   kfi_assignment *st); /* nothing placed but sequences of no tokens, at home */
@@ -157,53 +157,6 @@ int64_t kfi_whole_mem(const kfi_world *w, const kfi_item *it, int32_t bag);
 bool kfi_assignment_sound(const kfi_assignment *st, double *rank_s);
 
 static inline bool kfi_is_split(const kfi_assignment *st, int64_t j) { return st->where[j] < 0; }
-
-/* ------------------------------------------------- tree.h: the least or largest key */
-
-/* A tournament over keys: the winner in O(1), a changed key in O(log n). Ties: lower index. */
-typedef struct kfi_tree {
-  const double *key;
-  int32_t *win; /* (2 * size) */
-  int32_t n, size;
-  double sign; /* 1: least wins, -1: largest */
-} kfi_tree;
-
-static inline int32_t kfi_tree_size(int32_t n) {
-  int32_t size = 1;
-  while (size < n) size *= 2;
-  return size;
-}
-
-static inline int32_t kfi_tree_better(const kfi_tree *t, int32_t a, int32_t b) {
-  if (b < 0) return a;
-  if (a < 0) return b;
-  return t->sign * t->key[b] < t->sign * t->key[a] ? b : a;
-}
-
-static inline void kfi_tree_update(kfi_tree *t, int32_t i) {
-  for (int32_t k = (t->size + i) / 2; k >= 1; k /= 2) {
-    t->win[k] = kfi_tree_better(t, t->win[2 * k], t->win[2 * k + 1]);
-  }
-}
-
-static inline void kfi_tree_build(kfi_tree *t) {
-  for (int32_t i = 0; i < t->size; i++) t->win[t->size + i] = i < t->n ? i : -1;
-  for (int32_t k = t->size - 1; k >= 1; k--) {
-    t->win[k] = kfi_tree_better(t, t->win[2 * k], t->win[2 * k + 1]);
-  }
-}
-
-static inline int32_t kfi_tree_best(const kfi_tree *t) { return t->win[1]; }
-
-/* The winner among keys first .. end-1; -1: none. */
-static inline int32_t kfi_tree_range(const kfi_tree *t, int32_t first, int32_t end) {
-  int32_t left = -1, right = -1;
-  for (int32_t a = first + t->size, b = end + t->size; a < b; a /= 2, b /= 2) {
-    if (a & 1) left = kfi_tree_better(t, left, t->win[a++]);
-    if (b & 1) right = kfi_tree_better(t, t->win[--b], right);
-  }
-  return kfi_tree_better(t, left, right);
-}
 
 /* -------------------------------------------------- construct.c: a first assignment */
 

@@ -14,7 +14,7 @@
 /* -------------------------------------------------------------------- chunks */
 
 uint64_t kfi_plan_hash(const kf_chunk *chunk, int64_t n) {
-  return kfi_hash(KFI_HASH_START, (const int64_t *)chunk, 7 * n);
+  return kfi_hash(KF_HASH_START, (const int64_t *)chunk, 7 * n);
 }
 
 /* Write the chunks of every sequence, in order, and where their rows stand at home. */
@@ -285,6 +285,9 @@ static void write_figures(kf_plan *p, const kfi_world *w) {
     }
     if (end - first == 1) continue;
     f->split_seqs++;
+    if (!w->auto_bags) /* its ranks rise */
+      p->joined_seqs +=
+        w->bag_of[p->chunk[first].destination] != w->bag_of[p->chunk[end - 1].destination];
     a2a += (double)len - (double)inside / w->heads;
   }
   f->ideal_s = all / w->total_speed;

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "knapsack.h"
+#include "tree.h"
 
 #define N_NEAR 3         /* of a rank's neighbours, the least loaded are tried */
 #define N_FIXED 5        /* with fixed bags, so many of the group */

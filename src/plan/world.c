@@ -253,7 +253,7 @@ uint64_t kfi_world_hash(const kfi_world *w) {
                          w->ulysses_intra_s, w->ulysses_inter_s,   w->route_intra_s,
                          w->route_inter_s,   w->ulysses_latency_s, w->route_latency_s,
                          w->ulysses_bytes,   w->route_bytes};
-  uint64_t h = kfi_hash(KFI_HASH_START, whole, sizeof whole / sizeof *whole);
+  uint64_t h = kfi_hash(KF_HASH_START, whole, sizeof whole / sizeof *whole);
   h = kfi_hash_reals(h, real, sizeof real / sizeof *real);
   h = kfi_hash_reals(h, w->speed, w->n_ranks);
   if (w->cap) h = kfi_hash(h, w->cap, w->n_ranks);

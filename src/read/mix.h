@@ -23,7 +23,7 @@ static inline kfi_draw kfi_draw_start(uint64_t seed, int32_t rank, int64_t sampl
 /* The next output of splitmix64, modulo n. */
 static inline int64_t kfi_draw_next(kfi_draw *d, int64_t n) {
   uint64_t output = kfi_mix64(d->state);
-  d->state += KFI_MIX_STEP;
+  d->state += KF_SPLITMIX64_STEP;
   return (int64_t)(output % (uint64_t)n);
 }
 

@@ -70,21 +70,21 @@ enum { FILL = 0x5b };
 
 /* Of exactly the right size at its end, so that AddressSanitizer and the watch see every overrun. */
 struct tensor {
-  kf_dtype dtype = KF_FP32;
+  kf_dtype dtype = KF_F32;
   int64_t rows = 0, dim = 0, stride = 0;
   size_t lead = 0, bytes = 0;
   unsigned char *memory = nullptr, *data = nullptr; /* memory NULL: another tensor's */
 };
 
-static size_t size_of(kf_dtype dtype) { return dtype == KF_FP32 ? 4 : 2; }
+static size_t size_of(kf_dtype dtype) { return dtype == KF_F32 ? 4 : 2; }
 
 static float get(const tensor &t, int64_t i) {
   const unsigned char *at = t.data + (size_t)i * size_of(t.dtype);
   float v;
   uint16_t bits;
-  memcpy(&v, at, t.dtype == KF_FP32 ? sizeof v : 0);
+  memcpy(&v, at, t.dtype == KF_F32 ? sizeof v : 0);
   memcpy(&bits, at, sizeof bits);
-  return t.dtype == KF_FP32   ? v
+  return t.dtype == KF_F32    ? v
          : t.dtype == KF_BF16 ? __bfloat162float(__ushort_as_bfloat16(bits))
                               : __half2float(__ushort_as_half(bits));
 }
@@ -93,7 +93,7 @@ static void set(const tensor &t, int64_t i, float v) {
   unsigned char *at = t.data + (size_t)i * size_of(t.dtype);
   uint16_t bits = t.dtype == KF_BF16 ? __bfloat16_as_ushort(__float2bfloat16_rn(v))
                                      : __half_as_ushort(__float2half_rn(v));
-  memcpy(at, t.dtype == KF_FP32 ? (void *)&v : &bits, size_of(t.dtype));
+  memcpy(at, t.dtype == KF_F32 ? (void *)&v : &bits, size_of(t.dtype));
 }
 
 static uint64_t dice; /* splitmix64 */
@@ -142,7 +142,7 @@ static void make_tensor(problem &p, int i) {
   tensor &t = p.t[i];
   const bool statistic = i == MEAN || i == RSTD;
   if ((is_gates(i) && !f.gate) || (i == DX_ADD && !f.dx_add)) return;
-  t.dtype = statistic || (is_modulation(i) && f.mod_fp32) ? KF_FP32 : f.dtype;
+  t.dtype = statistic || (is_modulation(i) && f.mod_fp32) ? KF_F32 : f.dtype;
   t.rows = is_modulation(i) ? (int64_t)f.len.size() : p.n_tokens;
   t.dim = statistic ? 1 : f.dim;
   t.stride = is_modulation(i) && f.mod_stride ? f.mod_stride : t.dim;
@@ -291,7 +291,7 @@ static const int64_t dims[] = {1,   3,   7,    63,   64,   65,   255,  256,
 /* Every type, rounding and modulation, with and without a gate: the kernels that there are. */
 static std::vector<form> kernels_of(int64_t dim, const std::vector<int64_t> &len) {
   std::vector<form> all;
-  for (int dtype = KF_FP32; dtype <= KF_FP16; dtype++)
+  for (int dtype = KF_F32; dtype <= KF_F16; dtype++)
     for (int kind = 0; kind < 6; kind++) {
       form f = {};
       f.dim = dim, f.len = len, f.dtype = (kf_dtype)dtype;
@@ -330,7 +330,7 @@ static void test_ways() {
 
 /* Very long, very short, none at all. */
 static void test_tokens() {
-  for (int dtype = KF_FP32; dtype <= KF_FP16; dtype++) {
+  for (int dtype = KF_F32; dtype <= KF_F16; dtype++) {
     form f = {};
     f.dtype = (kf_dtype)dtype, f.dim = 8, f.gate = dtype == KF_BF16;
     f.len = {65536}, compare(f);
@@ -345,7 +345,7 @@ static void test_tokens() {
 ** backward again without preparing. */
 static void test_layers() {
   form f = {};
-  f.len = {40, 0, 7}, f.dim = 300, f.gate = true, f.dtype = KF_FP32;
+  f.len = {40, 0, 7}, f.dim = 300, f.gate = true, f.dtype = KF_F32;
   problem large(f);
   large.take_workspace(kf_adaln_workspace_cuda(&large.a));
   doing = "layers";
@@ -615,7 +615,7 @@ static std::string line(const char *name, const form &f, int floor_tensors, cons
     snprintf(over, sizeof over, "%.3f", all.distinct / n / floor);
   }
   snprintf(text, sizeof text, "| %s | %s | %.0f | %.0f | %s | %.0f | %s | %.0f | %.1f |\n", name,
-           f.dtype == KF_FP32 ? "fp32" : "bf16", floor, all.tokens / n, share, all.distinct / n,
+           f.dtype == KF_F32 ? "fp32" : "bf16", floor, all.tokens / n, share, all.distinct / n,
            over, all.modulation / n, all.distinct / 3.35e12 * 1e6);
   return text;
 }
@@ -632,7 +632,7 @@ static std::string table() {
     "| kernel | type | floor | asked for | in 16 bytes | all, once each | over the floor | "
     "modulation, from L1 | us at 3.35 TB/s |\n|---|---|---|---|---|---|---|---|---|\n";
   for (const auto &kind : kinds)
-    for (int dtype = KF_FP32; dtype <= KF_BF16; dtype++) {
+    for (int dtype = KF_F32; dtype <= KF_BF16; dtype++) {
       form f = {};
       f.dim = 3072, f.dtype = (kf_dtype)dtype, f.gate = kind.gate, f.dx_add = kind.dx_add;
       measured m[3];

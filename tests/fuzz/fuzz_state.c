@@ -45,8 +45,7 @@ static void save(kf_scheduler *s, unsigned char **state, size_t *n) {
 }
 
 static void repair(unsigned char *state, size_t n) {
-  uint64_t h = 0xcbf29ce484222325u;
-  for (size_t i = 0; i < n - WORD; i++) h = (h ^ state[i]) * 0x100000001b3u;
+  uint64_t h = kf_hash_bytes(KF_HASH_START, state, n - WORD);
   for (int i = 0; i < WORD; i++) state[n - WORD + (size_t)i] = (unsigned char)(h >> 8 * i);
 }
 

@@ -11,7 +11,7 @@ variants=("gcc -O0" "gcc -O3" "gcc -O3 -march=native" "clang -O0" "clang -O3" "c
 failed=0
 for i in "${!variants[@]}"; do
   ${variants[i]} -std=c11 -D_POSIX_C_SOURCE=200809L -ffp-contract=off -Iinclude -iquote src \
-    tests/tools/plan_hashes.c src/*.c src/{plan,learn,batch,read}/*.c -lm -lyaml -o "$work/plan_hashes"
+    tests/tools/plan_hashes.c src/*.c src/{plan,learn,batch,read,sim}/*.c -lm -lyaml -o "$work/plan_hashes"
   "$work/plan_hashes" >"$work/$i"
   echo "${variants[i]}: $(wc -l <"$work/$i") rows, $(sha256sum <"$work/$i" | cut -c1-16)"
   diff -q "$work/0" "$work/$i" >/dev/null || {

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# faults.sh [SEED]: lose a rank of a running job, at a random moment, in four ways. The job must end,
+# mpi_faults.sh [SEED]: lose a rank of a running job, at a random moment, in four ways. The job must end,
 # with a code that is not 0, no process of it may be left, and the ranks that live must say whom they
 # lost where it is them who find out.
 #

@@ -42,18 +42,12 @@ static void agree(const job *j, uint64_t mine, const char *what) {
     }
 }
 
-static uint64_t mix(uint64_t hash, const void *data, size_t n) {
-  const unsigned char *byte = data;
-  for (size_t i = 0; i < n; i++) hash = (hash ^ byte[i]) * 0x100000001b3u;
-  return hash;
-}
-
 static uint64_t hash_of_step(const kf_sampled *k) {
-  uint64_t hash = mix(0xcbf29ce484222325u, &k->step, sizeof k->step);
-  hash = mix(hash, &k->epoch, sizeof k->epoch);
-  hash = mix(hash, k->batch.rank_off, ((size_t)k->batch.n_ranks + 1) * sizeof(int64_t));
-  hash = mix(hash, k->batch.len, (size_t)k->batch.n_seqs * sizeof(int64_t));
-  return mix(hash, k->sample, (size_t)k->batch.n_seqs * sizeof(int64_t));
+  uint64_t hash = kf_hash_bytes(KF_HASH_START, &k->step, sizeof k->step);
+  hash = kf_hash_bytes(hash, &k->epoch, sizeof k->epoch);
+  hash = kf_hash_bytes(hash, k->batch.rank_off, ((size_t)k->batch.n_ranks + 1) * sizeof(int64_t));
+  hash = kf_hash_bytes(hash, k->batch.len, (size_t)k->batch.n_seqs * sizeof(int64_t));
+  return kf_hash_bytes(hash, k->sample, (size_t)k->batch.n_seqs * sizeof(int64_t));
 }
 
 /* ------------------------------------------------------------------------------ the job */
@@ -102,7 +96,8 @@ static void learn(job *j) {
   agree(j, kf_sampler_hash(j->sampler), "sampler after a refit");
   uint64_t hash = 0;
   const kf_buckets *b = kf_sampler_buckets(j->sampler);
-  for (int64_t i = 0; i < b->n; i++) hash = mix(hash, &b->bucket[i].batch_size, sizeof(int64_t));
+  for (int64_t i = 0; i < b->n; i++)
+    hash = kf_hash_bytes(hash, &b->bucket[i].batch_size, sizeof(int64_t));
   agree(j, hash, "batch size");
 }
 
@@ -122,7 +117,7 @@ static uint64_t train(job *j) {
   kf_rank_batch mine = {.n_seqs = end - first, .len = k->batch.len + first};
   EXPECT_OK(kf_step_schedule(j->step, j->scheduler, &mine, NULL, &plan));
   assert(plan->figures.moved_fraction == 0);
-  hash = mix(hash, &plan->hash, sizeof plan->hash);
+  hash = kf_hash_bytes(hash, &plan->hash, sizeof plan->hash);
   double seconds = 0;
   for (int64_t i = 0; i < mine.n_seqs; i++) seconds += kf_cost_work(&j->truth, mine.len[i]);
   dice noise = {(uint64_t)(k->step * 64 + j->me)};
@@ -131,7 +126,7 @@ static uint64_t train(job *j) {
   learn(j);
   uint64_t now = kf_sampler_hash(j->sampler);
   agree(j, now, "hash");
-  return mix(hash, &now, sizeof now);
+  return kf_hash_bytes(hash, &now, sizeof now);
 }
 
 /* ----------------------------------------------------------------------------- learning */
@@ -214,7 +209,7 @@ static saved save(job *j) {
   learn(j); /* settling may refit */
   EXPECT_OK(kf_sampler_save(j->sampler, &s.data[0], &s.n[0]));
   EXPECT_OK(kf_scheduler_save(j->scheduler, &s.data[1], &s.n[1]));
-  for (int i = 0; i < 2; i++) agree(j, mix(0, s.data[i], s.n[i]), "saved state");
+  for (int i = 0; i < 2; i++) agree(j, kf_hash_bytes(0, s.data[i], s.n[i]), "saved state");
   return s;
 }
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """knapformer.nn.LayerNormModulate: the kernel and plain torch against autograd in double precision, in all
 types and layouts; what is kept; ranks without rows; the torch.library operator, alone and compiled;
-misuse. Tolerances are those of tests/torch/adaln.py."""
+misuse. Tolerances are those of tests/torch/torch_adaln.py."""
 
 import importlib
 

@@ -59,7 +59,7 @@ static inline uint16_t bf16_bits(double v) {
 }
 
 static inline uint16_t fp16_bits(double v) {
-  double size = fabs(nearest(KF_FP16, v));
+  double size = fabs(nearest(KF_F16, v));
   uint16_t sign = signbit(v) ? 0x8000 : 0;
   if (isnan(v)) return 0x7e00;
   if (isinf(size)) return sign | 0x7c00;
@@ -89,13 +89,13 @@ typedef struct tensor {
   unsigned char *kept;   /* the data of a read tensor; or what keep() saw */
 } tensor;
 
-static inline size_t size_of(kf_dtype dtype) { return dtype == KF_FP32 ? 4 : 2; }
+static inline size_t size_of(kf_dtype dtype) { return dtype == KF_F32 ? 4 : 2; }
 
 static inline double at(const tensor *t, int64_t row, int64_t column) {
   const unsigned char *place = t->data + (size_t)(row * t->stride + column) * size_of(t->dtype);
   float value;
   uint16_t bits;
-  if (t->dtype == KF_FP32) return memcpy(&value, place, sizeof value), value;
+  if (t->dtype == KF_F32) return memcpy(&value, place, sizeof value), value;
   memcpy(&bits, place, sizeof bits);
   return t->dtype == KF_BF16 ? bf16_value(bits) : fp16_value(bits);
 }
@@ -103,8 +103,8 @@ static inline double at(const tensor *t, int64_t row, int64_t column) {
 static inline void put(const tensor *t, int64_t row, int64_t column, double v) {
   unsigned char *place = t->data + (size_t)(row * t->stride + column) * size_of(t->dtype);
   float value = (float)v;
-  uint16_t bits = t->dtype == KF_BF16 ? bf16_bits(v) : t->dtype == KF_FP16 ? fp16_bits(v) : 0;
-  memcpy(place, t->dtype == KF_FP32 ? (void *)&value : &bits, size_of(t->dtype));
+  uint16_t bits = t->dtype == KF_BF16 ? bf16_bits(v) : t->dtype == KF_F16 ? fp16_bits(v) : 0;
+  memcpy(place, t->dtype == KF_F32 ? (void *)&value : &bits, size_of(t->dtype));
 }
 
 /* --------------------------------------------------------------------- a problem */
@@ -203,7 +203,7 @@ static inline void make_tensor(problem *p, int i) {
   tensor *t = &p->t[i], *shared = &p->slices[i > GATE];
   bool mod = is_modulation(i), statistic = i == MEAN || i == RSTD;
   if (!is_present(f, i)) return;
-  t->dtype = statistic || (mod && f->mod_fp32) ? KF_FP32 : f->dtype;
+  t->dtype = statistic || (mod && f->mod_fp32) ? KF_F32 : f->dtype;
   t->n_rows = mod ? f->n_seqs : p->n_tokens;
   t->dim = statistic ? 1 : f->dim;
   t->stride = mod && f->slices ? SLICES * f->dim : t->dim;
@@ -247,7 +247,7 @@ static inline problem *make(const form *f, uint64_t seed) {
   p->f = *f;
   make_tokens(p, &d);
   for (int i = 0; f->slices && i < 2; i++) {
-    p->slices[i].dtype = f->mod_fp32 ? KF_FP32 : f->dtype;
+    p->slices[i].dtype = f->mod_fp32 ? KF_F32 : f->dtype;
     tensor_alloc(&p->slices[i], f->n_seqs * SLICES * f->dim, i == 1, f->odd);
     if (i == 0) memset(p->slices[0].data, 0xff, p->slices[0].bytes); /* NaN between the rows */
   }

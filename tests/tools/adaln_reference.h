@@ -134,7 +134,7 @@ static inline reference naive(const problem *p) {
   double *mean = checked(calloc((size_t)p->n_tokens + 1, sizeof *mean));
   double *rstd = checked(calloc((size_t)p->n_tokens + 1, sizeof *rstd));
   double *dx = checked(calloc((size_t)(p->n_tokens * r.dim) + 1, sizeof *dx));
-  bool exact = p->f.dtype == KF_FP32;
+  bool exact = p->f.dtype == KF_F32;
   naive_forward(&r);
   naive_dx(&r);
   for (int64_t t = 0; t < p->n_tokens; t++) {
@@ -194,7 +194,7 @@ static inline void expect_close(const problem *p, double *worst) {
   reference r = naive(p);
   for (int i = 0; i < N_TENSORS; i++) {
     if (!is_written(p, i) || !p->t[i].data) continue;
-    if (p->t[i].dtype != KF_FP32) {
+    if (p->t[i].dtype != KF_F32) {
       expect_nearest(p, &r, i);
       continue;
     }

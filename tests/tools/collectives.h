@@ -167,7 +167,7 @@ static inline double element(int32_t r, int64_t i) {
   return dice_real(&d, -1, 1) * (dice_one_in(&d, 4) ? 1e6 : 1);
 }
 
-static inline void set_element(kf_type type, void *data, int64_t i, double x) {
+static inline void set_element(kf_dtype type, void *data, int64_t i, double x) {
   if (type == KF_F32)
     ((float *)data)[i] = (float)x;
   else if (type == KF_F64)
@@ -177,7 +177,8 @@ static inline void set_element(kf_type type, void *data, int64_t i, double x) {
 }
 
 /* Is element i of `data` what all ranks' elements reduce to? Sums of floats may be rounded. */
-static inline bool reduced(kf_reduction how, kf_type type, const void *data, int64_t i, int32_t n) {
+static inline bool reduced(kf_reduction how, kf_dtype type, const void *data, int64_t i,
+                           int32_t n) {
   double want = 0, bound = 0, got;
   for (int32_t r = 0; r < n; r++) {
     double x = element(r, i);
@@ -200,7 +201,7 @@ static inline bool reduced(kf_reduction how, kf_type type, const void *data, int
 }
 
 /* The right result, and the same bits on all ranks. */
-static inline void check_reduce_of(kf_comm *comm, kf_reduction how, kf_type type, int64_t n) {
+static inline void check_reduce_of(kf_comm *comm, kf_reduction how, kf_dtype type, int64_t n) {
   int32_t size = kf_comm_size(comm), me = kf_comm_rank(comm);
   size_t n_bytes = (size_t)n * (type == KF_F32 ? 4 : 8);
   char *data = malloc(n_bytes + 1), *all = malloc(n_bytes * (size_t)size + 1);
@@ -219,11 +220,12 @@ static inline void check_reduce_of(kf_comm *comm, kf_reduction how, kf_type type
 /* 512 elements are a block of the local backend, which gives each rank a part of the data. */
 static inline void check_reduce(kf_comm *comm) {
   int64_t n = kf_comm_size(comm);
+  const kf_dtype dtypes[] = {KF_F32, KF_F64, KF_I64};
   const int64_t sizes[] = {0, 1, n - 1, n, n + 1, 511 * n, 512 * n - 1, 512 * n, 512 * n + 1, 3000};
   for (int how = KF_SUM; how <= KF_MIN; how++)
-    for (int type = KF_F32; type <= KF_I64; type++)
+    for (int k = 0; k < 3; k++)
       for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
-        check_reduce_of(comm, (kf_reduction)how, (kf_type)type, sizes[s]);
+        check_reduce_of(comm, (kf_reduction)how, dtypes[k], sizes[s]);
 }
 
 /* What numbers of both ranks and of all others reduce to: a NaN from anybody comes through. */
@@ -241,13 +243,13 @@ static inline void check_reduce_specials(kf_comm *comm) {
   enum { N = 343 };
   int32_t size = kf_comm_size(comm), me = kf_comm_rank(comm);
   for (int how = KF_SUM; how <= KF_MIN; how++)
-    for (int type = KF_F32; type <= KF_F64; type++) {
+    for (int type = KF_F32; type <= KF_F64; type += KF_F64 - KF_F32) {
       double data[N];
       for (int i = 0; i < N; i++) {
         int place[] = {i % 7, i / 7 % 7, i / 49};
-        set_element((kf_type)type, data, i, value[place[me % 3]]);
+        set_element((kf_dtype)type, data, i, value[place[me % 3]]);
       }
-      EXPECT_OK(kf_comm_reduce(comm, (kf_reduction)how, (kf_type)type, N, data));
+      EXPECT_OK(kf_comm_reduce(comm, (kf_reduction)how, (kf_dtype)type, N, data));
       for (int i = 0; i < N; i++) {
         int place[] = {i % 7, i / 7 % 7, i / 49};
         double want = value[place[0]], got = type == KF_F32 ? (double)((float *)data)[i] : data[i];

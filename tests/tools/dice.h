@@ -17,11 +17,9 @@ typedef struct dice {
   uint64_t state;
 } dice;
 
-static inline uint64_t dice_next(dice *d) { /* splitmix64 */
-  uint64_t z = (d->state += 0x9e3779b97f4a7c15u);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
+static inline uint64_t dice_next(dice *d) {
+  d->state += KF_SPLITMIX64_STEP;
+  return kf_splitmix64(d->state - KF_SPLITMIX64_STEP);
 }
 
 /* 0 .. n-1 */

@@ -160,17 +160,16 @@ static inline kf_rank_batch course_share(const course *c, int32_t rank) {
 /* ------------------------------------------------------------------------ times */
 
 static inline double course_seconds(const course *c, const kf_plan *plan, int32_t rank) {
-  double sum = 0, speed = c->true_speed[rank];
-  for (int64_t i = plan->hold_off[rank]; i < plan->hold_off[rank + 1]; i++) {
-    const kf_chunk *k = &plan->chunk[plan->hold[i]];
-    double l = (double)c->w.len[k->seq],
-           f = c->w.factor[k->seq] * c->kind_s[c->profile[k->seq].kind];
-    sum +=
-      f * (c->truth.linear_s * (double)k->length +
-           c->truth.quadratic_s * l * l * (double)k->heads / plan->heads + c->truth.constant_s);
-  }
-  if (c->step >= c->changes_at && rank == plan->n_ranks - 1) speed /= 2;
-  return sum / speed + plan->comm_s[rank];
+  const kf_sim_spell later = {plan->n_ranks - 1, 2, c->changes_at, INT64_MAX};
+  const kf_sim_clock clock = {
+    .cost = c->truth,
+    .kind_factor = {c->kind_s[0], c->kind_s[1], c->kind_s[2], c->kind_s[3]},
+    .speed = c->true_speed,
+    .slow = &later,
+    .n_slow = 1};
+  kf_sim_times times[WORLD_RANKS];
+  if (kf_sim_step(&clock, c->step, &c->w.batch, plan, times)) abort();
+  return times[rank].true_s;
 }
 
 /* What no scheduler takes. */
@@ -300,17 +299,11 @@ static inline void course_check_learned(course *c, const kf_scheduler *s) {
 
 /* -------------------------------------------------------------------- over a comm */
 
-static inline uint64_t saved_hash(saved b) { /* FNV-1a */
-  uint64_t h = 0xcbf29ce484222325u;
-  for (size_t i = 0; i < b.n; i++) h = (h ^ ((unsigned char *)b.data)[i]) * 0x100000001b3u;
-  return h;
-}
-
 /* Every rank's scheduler holds the same bytes. Collective. */
 static inline void course_same_on_all(course *c, kf_comm *comm, const kf_scheduler *s) {
   uint64_t all[WORLD_RANKS];
   saved b = course_save(c, s);
-  uint64_t mine = saved_hash(b);
+  uint64_t mine = kf_hash_bytes(KF_HASH_START, b.data, b.n);
   free(b.data);
   kf_status status = kf_comm_gather(comm, &mine, sizeof mine, all);
   MUST(c, status == KF_OK, "gather: %s", kf_last_error());

@@ -55,7 +55,7 @@ static bool choose(unsigned chosen, form *f) {
   f->odd = chosen >> 6 & 1;
   f->in_place = chosen >> 7 & 1;
   f->scatter = f->index && chosen >> 8 & 1;
-  return f->dtype == KF_FP32 || !f->mod_fp32 || f->rounding == KF_ROUND_ONCE;
+  return f->dtype == KF_F32 || !f->mod_fp32 || f->rounding == KF_ROUND_ONCE;
 }
 
 enum { N_CHOICES = 1 << 9, N_KINDS = 1 << 5 }; /* kinds: without what is about memory only */
@@ -63,7 +63,7 @@ enum { N_CHOICES = 1 << 9, N_KINDS = 1 << 5 }; /* kinds: without what is about m
 /* Two widths, with and without a tail; all kinds, each in four places of memory. */
 static void test_every_choice(void **state) {
   (void)state;
-  for (int dtype = KF_FP32; dtype <= KF_FP16; dtype++)
+  for (int dtype = KF_F32; dtype <= KF_F16; dtype++)
     for (unsigned n = 0; n < 4 * N_KINDS; n++) {
       dice d = {n};
       unsigned chosen = n % N_KINDS | (unsigned)dice_int(&d, N_CHOICES / N_KINDS) * N_KINDS;
@@ -105,11 +105,11 @@ static void test_large(void **state) {
     int64_t dim;
     kf_dtype dtype;
     bool odd;
-  } cases[] = {{1024, KF_FP32, false},
-               {1000, KF_FP32, false},
+  } cases[] = {{1024, KF_F32, false},
+               {1000, KF_F32, false},
                {1024, KF_BF16, false},
-               {1024, KF_FP16, false},
-               {1024, KF_FP32, true}};
+               {1024, KF_F16, false},
+               {1024, KF_F32, true}};
   for (int64_t i = 0; i < N(cases); i++) {
     int64_t tokens = (int64_t)((17 << 18) / size_of(cases[i].dtype)) / cases[i].dim;
     const int64_t len[] = {tokens - 40, 40};
@@ -139,7 +139,7 @@ static void test_wild_numbers(void **state) {
     dice d = {(uint64_t)n};
     for (int i = 0; i < Y; i++)
       for (int64_t r = 0; is_filled(p, i) && r < p->t[i].n_rows; r++) {
-        int least = f.dtype == KF_FP16 ? -24 : -140, most = f.dtype == KF_FP16 ? 15 : 127;
+        int least = f.dtype == KF_F16 ? -24 : -140, most = f.dtype == KF_F16 ? 15 : 127;
         int64_t power = least + dice_int(&d, most + 1 - least), kind = dice_int(&d, 3);
         double low = kind == 0 ? -1 : kind == 1 ? 0.9 : 1; /* the last: all the same */
         for (int64_t c = 0; c < f.dim; c++)
@@ -167,7 +167,7 @@ static void expect_equal(const problem *a, const problem *b, int from, int to) {
 static void test_layouts(void **state) {
   (void)state;
   for (unsigned bit = 3; bit <= 7; bit++)
-    for (int dtype = KF_FP32; bit != 4 && dtype <= KF_FP16; dtype++) {
+    for (int dtype = KF_F32; bit != 4 && dtype <= KF_F16; dtype++) {
       form plain = {.dim = 70, .dtype = (kf_dtype)dtype}, other = plain;
       plain.n_seqs = other.n_seqs = N(many_lens), plain.len = other.len = many_lens;
       choose(3, &plain);

@@ -214,7 +214,7 @@ static void test_rounded_once(void **state) {
   for (int64_t i = 0; i < N(dims); i++)
     for (int n = 0; n < 16; n++) {
       form f = {.dim = dims[i], .n_seqs = N(lens), .len = lens};
-      f.dtype = n % 2 ? KF_FP16 : KF_BF16;
+      f.dtype = n % 2 ? KF_F16 : KF_BF16;
       f.gate = n / 2 % 2, f.dx_add = n / 4 % 2, f.mod_fp32 = n / 8;
       problem *p = make(&f, (uint64_t)n);
       run(p, KF_ISA_BEST, 1);

@@ -126,14 +126,16 @@ static void test_choices(void **state) {
   problem *p = make_good(false);
   const kf_adaln good = p->a;
   kf_adaln a = good;
-  a.dtype = (kf_dtype)3, refuse_shape(&a, "dtype is 3, expected 0 to 2"), a = good;
-  a.dtype = (kf_dtype)-1, refuse_shape(&a, "dtype is -1, expected 0 to 2"), a = good;
+  a.dtype = (kf_dtype)3,
+  refuse_shape(&a, "dtype is 3 (f64), expected 0 (f32), 1 (bf16) or 2 (f16)"), a = good;
+  a.dtype = (kf_dtype)-1,
+  refuse_shape(&a, "dtype is -1 (unknown), expected 0 (f32), 1 (bf16) or 2 (f16)"), a = good;
   a.rounding = (kf_rounding)2, refuse_shape(&a, "rounding is 2, expected 0 or 1"), a = good;
   a.rounding = (kf_rounding)-1, refuse_shape(&a, "rounding is -1, expected 0 or 1"), a = good;
   a.mod_fp32 = 1, a.rounding = KF_ROUND_EACH, a.dtype = KF_BF16;
   refuse_shape(&a, "mod_fp32 is 1 with rounding 1, expected 0, because every operation rounds to "
                    "dtype 1");
-  a.dtype = KF_FP16;
+  a.dtype = KF_F16;
   refuse_shape(&a, "mod_fp32 is 1 with rounding 1, expected 0, because every operation rounds to "
                    "dtype 2");
   a = good;

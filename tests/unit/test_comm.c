@@ -113,10 +113,10 @@ static const char *wrong_call(kf_comm *comm, int which, kf_status *status) {
     return "alltoallv: rank 1 sends itself 5 bytes and receives 0";
   case 11:
     *status = kf_comm_reduce(comm, (kf_reduction)3, KF_F32, 0, NULL);
-    return "reduce: reduction 3 of type 0, expected 0 to 2 and 0 to 2";
+    return "reduce: reduction 3, expected 0 to 2";
   case 12:
-    *status = kf_comm_reduce(comm, KF_SUM, (kf_type)7, 0, NULL);
-    return "reduce: reduction 0 of type 7";
+    *status = kf_comm_reduce(comm, KF_SUM, KF_BF16, 0, NULL);
+    return "reduce: dtype 1 (bf16), expected 0 (f32), 3 (f64) or 4 (i64)";
   case 13:
     *status = kf_comm_reduce(comm, KF_SUM, KF_F32, -1, byte);
     return "reduce: -1 elements, expected 0 or more and their data";

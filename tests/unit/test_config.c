@@ -18,9 +18,8 @@
 static const char promised[] =
   "knapformer:\n"
   "  bag_size: [1,1,2]            # int, list, \"g1n8+g2n4\", or auto\n"
-  "  rebalance_interval: 50       # steps between refits of cost, speeds and (auto) topology; "
-  "every "
-  "step is planned\n"
+  "  rebalance_interval: 50       # steps between refits of cost and speeds; every step is "
+  "planned\n"
   "  cost_model: history          # static | modelled | history\n"
   "  max_chunk_size: 1024\n"
   "  affinity_policy: fill        # fill | spread\n";

@@ -35,7 +35,7 @@ static void compare_quantiles(kfi_weighted *v, int64_t n) {
     kfi_weighted copy[400];
     memcpy(copy, v, (size_t)n * sizeof *v);
     double want = sorted_quantile(v, n, parts[k]);
-    assert_true(kfi_quantile(copy, n, parts[k]) == want);
+    assert_true(kfi_weighted_quantile(copy, n, parts[k]) == want);
   }
 }
 
@@ -69,7 +69,7 @@ static void test_quantile_bad_order(void **state) {
   }
 }
 
-/* Memory for up to 400 rows of 8 groups. */
+/* Memory for up to 400 rows of 8 ranks. */
 typedef struct room {
   kfi_curve_rows rows;
   kfi_curve_work work;
@@ -107,21 +107,21 @@ static void test_exact(void **state) {
       a[k] = dice_one_in(&d, 4) ? 0 : exp(dice_real(&d, -range / 2, range / 2));
     if (!(a[0] + a[1] + a[2] > 0)) a[0] = 1;
     bool flat = !(a[0] + a[1] > 0); /* then slowness and height are the same thing */
-    int32_t n_groups = round % 2 || flat ? 1 : 2;
+    int32_t n_ranks = round % 2 || flat ? 1 : 2;
     r->rows.n = 200;
-    r->rows.n_groups = n_groups;
-    for (int32_t g = 0; g <= n_groups; g++) r->off[g] = 200 * g / n_groups;
-    for (int32_t g = 0; g < n_groups; g++) slow[g] = g == 0 ? 1 : dice_real(&d, 0.3, 3);
+    r->rows.n_ranks = n_ranks;
+    for (int32_t g = 0; g <= n_ranks; g++) r->off[g] = 200 * g / n_ranks;
+    for (int32_t g = 0; g < n_ranks; g++) slow[g] = g == 0 ? 1 : dice_real(&d, 0.3, 3);
     for (int i = 0; i < 200; i++) {
       r->x[i] = exp(-range * (199 - i) / 199.0);
-      r->y[i] = kfi_curve_at(a, r->x[i]) * slow[i * n_groups / 200];
+      r->y[i] = kfi_curve_at(a, r->x[i]) * slow[i * n_ranks / 200];
     }
     kfi_curve_fit(&r->rows, &r->work, &r->curve);
     for (int i = 0; i < 200; i++) {
-      double found = kfi_curve_at(r->curve.a, r->x[i]) * r->curve.slow[i * n_groups / 200];
+      double found = kfi_curve_at(r->curve.a, r->x[i]) * r->curve.slow[i * n_ranks / 200];
       if (fabs(found / r->y[i] - 1) > 1e-3)
         fail_msg("round %d: %g %g %g x %g: found %g %g %g", round, a[0], a[1], a[2],
-                 slow[n_groups - 1], r->curve.a[0], r->curve.a[1], r->curve.a[2]);
+                 slow[n_ranks - 1], r->curve.a[0], r->curve.a[1], r->curve.a[2]);
     }
   }
   free_room(r);

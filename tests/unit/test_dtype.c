@@ -24,7 +24,7 @@
 
 enum { N_HALVES = 65536, N_MIDDLES = 3 * N_HALVES };
 
-static const kf_dtype halves[] = {KF_BF16, KF_FP16};
+static const kf_dtype halves[] = {KF_BF16, KF_F16};
 
 static double value_of(kf_dtype dtype, int bits) {
   return dtype == KF_BF16 ? bf16_value((uint16_t)bits) : fp16_value((uint16_t)bits);
@@ -146,14 +146,15 @@ static void test_load_and_store(void **state) {
   (void)state;
   uint16_t half[2] = {7, 7};
   float wide[2] = {7, 7};
-  kfi_store(KF_BF16, half, 1, 1.5f);
-  assert_true(half[0] == 7 && half[1] == 0x3fc0 && kfi_load(KF_BF16, half, 1) == 1.5f);
-  kfi_store(KF_FP16, half, 1, 1.5f);
-  assert_true(half[0] == 7 && half[1] == 0x3e00 && kfi_load(KF_FP16, half, 1) == 1.5f);
-  kfi_store(KF_FP32, wide, 1, 1.1f);
-  assert_true(wide[0] == 7 && wide[1] == 1.1f && kfi_load(KF_FP32, wide, 1) == 1.1f);
-  assert_true(kfi_rounded(KF_FP32, 1.1f) == 1.1f);
-  assert_true(kfi_size_of(KF_FP32) == 4 && kfi_size_of(KF_BF16) == 2 && kfi_size_of(KF_FP16) == 2);
+  kfi_set_element(KF_BF16, half, 1, 1.5f);
+  assert_true(half[0] == 7 && half[1] == 0x3fc0 && kfi_element(KF_BF16, half, 1) == 1.5f);
+  kfi_set_element(KF_F16, half, 1, 1.5f);
+  assert_true(half[0] == 7 && half[1] == 0x3e00 && kfi_element(KF_F16, half, 1) == 1.5f);
+  kfi_set_element(KF_F32, wide, 1, 1.1f);
+  assert_true(wide[0] == 7 && wide[1] == 1.1f && kfi_element(KF_F32, wide, 1) == 1.1f);
+  assert_true(kfi_rounded(KF_F32, 1.1f) == 1.1f);
+  assert_true(kfi_dtype_bytes(KF_F32) == 4 && kfi_dtype_bytes(KF_BF16) == 2 &&
+              kfi_dtype_bytes(KF_F16) == 2);
 }
 
 /* -------------------------------------------------------------------- the kernels' */

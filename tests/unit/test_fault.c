@@ -42,7 +42,7 @@ static kf_status exchange(kf_comm *comm, const kfi_exchange *x) {
   return fails() ? refuse() : fault.real->exchange(comm, x);
 }
 
-static kf_status reduce(kf_comm *comm, kf_reduction reduction, kf_type type, int64_t n,
+static kf_status reduce(kf_comm *comm, kf_reduction reduction, kf_dtype type, int64_t n,
                         void *data) {
   return fails() ? refuse() : fault.real->reduce(comm, reduction, type, n, data);
 }

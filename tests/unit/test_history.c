@@ -52,8 +52,7 @@ static rig *rig_create(int32_t n_ranks, const char *cluster, double off, const d
   start.quadratic_s *= off;
   lay(&g->h, &g->memory, n_ranks);
   kfi_history_start(&g->h, &start, speed);
-  g->truth.truth = o.cost;
-  g->truth.comm = 1;
+  g->truth.clock.cost = o.cost;
   for (int r = 0; r < TRAINING_RANKS; r++) g->truth.speed[r] = g->truth.stretch[r] = 1;
   return g;
 }
@@ -261,25 +260,25 @@ static void test_calibration(void **state) {
     dice d = {3};
     rig *g = rig_create(4, "free", off[i], NULL);
     learn(g, &d, 1, false);
-    within("A after one step", g->h.law.linear_s, g->truth.truth.linear_s, 1e-9);
-    within("B after one step", g->h.law.quadratic_s, g->truth.truth.quadratic_s, 1e-9);
+    within("A after one step", g->h.law.linear_s, g->truth.clock.cost.linear_s, 1e-9);
+    within("B after one step", g->h.law.quadratic_s, g->truth.clock.cost.quadratic_s, 1e-9);
     learn(g, &d, 30, false);
-    within("A", g->h.law.linear_s, g->truth.truth.linear_s, 1e-3);
+    within("A", g->h.law.linear_s, g->truth.clock.cost.linear_s, 1e-3);
     rig_free(g);
   }
 }
 
 /* A truth other than the start in everything. */
 static void other_truth(rig *g) {
-  kf_cost *t = &g->truth.truth;
+  kf_cost *t = &g->truth.clock.cost;
   t->linear_s *= 1.4;
   t->quadratic_s *= 2.8;
   t->constant_s = 150 * t->linear_s;
-  g->truth.comm = 1.5;
+  g->truth.clock.comm_scale = 1.5;
 }
 
 static void expect_truth(const rig *g, double share) {
-  const kf_cost *t = &g->truth.truth;
+  const kf_cost *t = &g->truth.clock.cost;
   const kfi_law *law = &g->h.law;
   within("A", law->linear_s, t->linear_s, share);
   within("B", law->quadratic_s, t->quadratic_s, share);
@@ -296,8 +295,8 @@ static void test_learns(void **state) {
       dice d = {seed};
       rig *g = rig_create(4, NULL, 1, NULL);
       other_truth(g);
-      g->truth.seed = seed;
-      g->truth.noise = noise[i];
+      g->truth.clock.seed = seed;
+      g->truth.clock.noise = noise[i];
       learn(g, &d, 200, false);
       expect_truth(g, i ? 0.06 : 0.03);
       within("the price of moving data", g->h.law.comm_scale, 1.5, i ? 0.5 : 0.1);
@@ -316,8 +315,8 @@ static void test_learns_corrections(void **state) {
   for (int i = 0; i < 2; i++) {
     dice d = {5};
     rig *g = rig_create(4, NULL, 1, NULL);
-    g->truth.kind_s[KF_KIND_VIDEO] = 1.3;
-    g->truth.noise = noise[i];
+    g->truth.clock.kind_factor[KF_KIND_VIDEO] = 1.3;
+    g->truth.clock.noise = noise[i];
     learn(g, &d, 200, true);
     int32_t video = g->h.slot_of[kfi_class(&(kf_profile){KF_KIND_VIDEO, 512, 0})];
     int32_t image = g->h.slot_of[kfi_class(&(kf_profile){KF_KIND_IMAGE, 256, 0})];
@@ -325,10 +324,10 @@ static void test_learns_corrections(void **state) {
     /* what the two differ by; their level, and a part of B, is the law's to say */
     double l = 8000, a = g->h.law.linear_s, b = g->h.law.quadratic_s;
     double says = exp(g->h.law.correction[video]) * (a * l + b * l * l);
-    within("a video", says, 1.3 * kf_cost_work(&g->truth.truth, (int64_t)l), i ? 0.05 : 0.03);
+    within("a video", says, 1.3 * kf_cost_work(&g->truth.clock.cost, (int64_t)l), i ? 0.05 : 0.03);
     l = 1500;
     says = exp(g->h.law.correction[image]) * (a * l + b * l * l + a * g->h.law.constant_tokens);
-    within("an image", says, kf_cost_work(&g->truth.truth, (int64_t)l), i ? 0.06 : 0.03);
+    within("an image", says, kf_cost_work(&g->truth.clock.cost, (int64_t)l), i ? 0.06 : 0.03);
     for (int32_t s = 1; s < 3; s++) assert_true(fabs(g->h.law.correction[s]) < 0.3);
     rig_free(g);
   }
@@ -348,9 +347,9 @@ static void test_long_is_not_slow(void **state) {
     o.bags = bags;
     o.budget = 1;
     assert_int_equal(kf_planner_create(&o, &g->planner), KF_OK);
-    g->truth.truth.quadratic_s *= 2;
-    g->truth.noise = 0.03;
-    g->truth.seed = seed;
+    g->truth.clock.cost.quadratic_s *= 2;
+    g->truth.clock.noise = 0.03;
+    g->truth.clock.seed = seed;
     for (int i = 0; i < 120; i++) {
       int64_t n = 0;
       for (int32_t r = 0; r < 4; r++) {
@@ -371,7 +370,7 @@ static void test_long_is_not_slow(void **state) {
       if (!(fabs(g->h.slow[r]) < 0.05)) fail_msg("rank %d is called slow: %.3f", r, g->h.slow[r]);
     double l = 16000, b = g->h.law.quadratic_s;
     within("a long sequence", g->h.law.linear_s * l + b * l * l,
-           kf_cost_work(&g->truth.truth, (int64_t)l), 0.05);
+           kf_cost_work(&g->truth.clock.cost, (int64_t)l), 0.05);
     kf_bags_free(bags);
     rig_free(g);
   }
@@ -385,15 +384,15 @@ static void test_learns_speeds(void **state) {
     static const double speed[4] = {1, 2, 1, 0.5};
     rig *g = rig_create(4, NULL, 1, seed % 2 ? NULL : speed);
     for (int r = 0; seed % 2 == 0 && r < 4; r++) g->truth.speed[r] = speed[r];
-    g->truth.noise = 0.03;
-    g->truth.seed = seed;
+    g->truth.clock.noise = 0.03;
+    g->truth.clock.seed = seed;
     learn(g, &d, 60, false);
     g->truth.speed[2] *= 0.6;
     learn(g, &d, 60, false);
     within("a slow rank", exp(-g->h.slow[2] + g->h.slow_start[2]), 0.6, 0.04);
     for (int r = 0; r < 4; r++)
       if (r != 2) within("another", exp(-g->h.slow[r] + g->h.slow_start[r]), 1, 0.03);
-    within("A", g->h.law.linear_s, g->truth.truth.linear_s, 0.08);
+    within("A", g->h.law.linear_s, g->truth.clock.cost.linear_s, 0.08);
     rig_free(g);
   }
 }
@@ -429,7 +428,8 @@ static void test_limits(void **state) {
       learn(g, &d, 300, true);
       draw(g, &d, true);
       plan(g);
-      for (int r = 0; r < 3; r++) within("later", g->h.predicted_s[r], g->truth.true_s[r], 0.15);
+      for (int r = 0; r < 3; r++)
+        within("later", g->h.predicted_s[r], g->truth.times[r].true_s, 0.15);
       rig_free(g);
     }
   }
@@ -440,15 +440,15 @@ static void test_one_rank(void **state) {
   (void)state;
   dice d = {8};
   rig *g = rig_create(1, NULL, 1, NULL);
-  g->truth.noise = 0.03;
+  g->truth.clock.noise = 0.03;
   learn(g, &d, 60, false);
   g->truth.speed[0] = 0.5;
   learn(g, &d, 60, false);
   assert_true(fabs(g->h.slow[0]) < 1e-6);
-  within("A", g->h.law.linear_s, 2 * g->truth.truth.linear_s, 0.1);
+  within("A", g->h.law.linear_s, 2 * g->truth.clock.cost.linear_s, 0.1);
   draw(g, &d, false);
   plan(g);
-  within("the next time", g->h.predicted_s[0], g->truth.true_s[0], 0.05);
+  within("the next time", g->h.predicted_s[0], g->truth.times[0].true_s, 0.05);
   rig_free(g);
 }
 
@@ -490,13 +490,13 @@ static void test_forgets(void **state) {
   (void)state;
   dice d = {10};
   rig *g = rig_create(4, NULL, 1, NULL);
-  g->truth.noise = 0.03;
+  g->truth.clock.noise = 0.03;
   learn(g, &d, 300, false);
   double info = g->h.regression.info[0];
-  assert_true(info < 4 * 64 * 1.1);   /* rows of four ranks, each fading over 64 steps */
-  g->truth.truth.quadratic_s *= 1.15; /* too little to be called a jump */
+  assert_true(info < 4 * 64 * 1.1);        /* rows of four ranks, each fading over 64 steps */
+  g->truth.clock.cost.quadratic_s *= 1.15; /* too little to be called a jump */
   learn(g, &d, 300, false);
-  within("B", g->h.law.quadratic_s, g->truth.truth.quadratic_s, 0.06);
+  within("B", g->h.law.quadratic_s, g->truth.clock.cost.quadratic_s, 0.06);
   rig_free(g);
 }
 

@@ -113,8 +113,7 @@ static void other_reduction(kf_comm *comm, void *arg) {
   float x[2] = {1, 1};
   (void)arg;
   EXPECT(kf_comm_reduce(comm, kf_comm_rank(comm) == 1 ? KF_MAX : KF_SUM, KF_F32, 2, x),
-         KF_EMISMATCH,
-         "reduce: rank 1 wants the maximum of 2 floats, but rank 0 the sum of 2 floats");
+         KF_EMISMATCH, "reduce: rank 1 wants the maximum of 2 f32, but rank 0 the sum of 2 f32");
   assert(x[0] == 1 && x[1] == 1);
 }
 

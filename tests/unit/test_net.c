@@ -2,7 +2,7 @@
 /*
 ** The network: every gradient against finite differences, what a prediction depends on and what it
 ** does not, memory. Numbers are held against PyTorch's in torch/train.py, and split sequences
-** against whole ones in property/train.c.
+** against whole ones in property/property_train.c.
 */
 #include <math.h>
 #include <setjmp.h>

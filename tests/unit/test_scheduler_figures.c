@@ -82,7 +82,7 @@ static void expect_balance(const change *c) {
   for (uint64_t seed = 1; seed <= SEEDS; seed++) {
     training t = start_of(&c->place, c->n_ranks, c->interval, seed);
     step(&t);
-    t.overhead_s = c->overhead * t.true_s[0];
+    t.clock.overhead_s = c->overhead * t.times[0].true_s;
     worst_of(&t, 40 + (int)(seed % 5)); /* another time between two refits, and other ranks */
     before = fmax(before, worst_of(&t, 20));
     for (int32_t i = 0; i < c->n_slow; i++) t.speed[((int32_t)seed + i) % c->n_ranks] = c->speed;
@@ -180,7 +180,7 @@ static void test_dear_videos(void **state) {
   double worst = 0;
   for (uint64_t seed = 1; seed <= SEEDS; seed++) {
     training t = start_of(&joint, TRAINING_RANKS, 10, seed);
-    t.kind_s[KF_KIND_VIDEO] = 1.3;
+    t.clock.kind_factor[KF_KIND_VIDEO] = 1.3;
     worst_of(&t, 60);
     worst = fmax(worst, worst_of(&t, 60));
     kf_scheduler_free(t.scheduler);
@@ -223,7 +223,7 @@ static void test_shares(void **state) {
       worst_of(&t, 60);
       for (int i = 0; i < 20; i++) {
         step(&t);
-        for (int r = 0; r < RANKS; r++) work[r] += t.true_s[r] * t.speed[r];
+        for (int r = 0; r < RANKS; r++) work[r] += t.times[r].true_s * t.speed[r];
       }
       for (int r = 0; r < RANKS; r++) all += work[r], all_speeds += t.speed[r];
       for (int r = 0; r < RANKS; r++) {

@@ -95,7 +95,7 @@ static void take(training *t, run *r, int i, bool first) {
 
 static void run_all(run *r, kf_config config) {
   training t = training_of(create(4, "flux", config), mix, 3);
-  t.kind_s[KF_KIND_VIDEO] = 1.3;
+  t.clock.kind_factor[KF_KIND_VIDEO] = 1.3;
   for (int i = 0; i < STEPS; i++) take(&t, r, i, true);
   kf_scheduler_free(t.scheduler);
 }
@@ -302,8 +302,8 @@ static void test_other_schedulers(void **state) {
 /* Whatever a scheduler holds that was restored, it goes on: plans, sane numbers, a state to save. */
 static void expect_usable(kf_scheduler *s) {
   training t = training_of(s, "g1b2i256f1s0,g1b1i512f14s1", 2);
-  t.truth.linear_s = 2e-7;
-  t.truth.quadratic_s = 1e-11;
+  t.clock.cost.linear_s = 2e-7;
+  t.clock.cost.quadratic_s = 1e-11;
   for (int i = 0; i < 5; i++) {
     OK(training_step(&t));
     const kf_metrics *m = kf_scheduler_metrics(s);
