@@ -306,7 +306,19 @@ KF_API int64_t kf_planner_budget(double us);
 
 /* -------------------------------------------------------------------- 6. plan */
 
-#define KF_PLAN_VERSION 1
+#define KF_PLAN_VERSION 2
+
+/*
+** When a rank computes a chunk, in every layer of the forward pass: rows of split sequences first, then
+** whole sequences beside the exchange before attention (early) and beside the one after it (late).
+** Backward is mirrored. A sequence with one chunk, as one of no tokens is, is whole.
+*/
+typedef enum kf_part {
+  KF_PART_SPLIT = 0,
+  KF_PART_EARLY = 1,
+  KF_PART_LATE = 2,
+  KF_N_PARTS = 3
+} kf_part;
 
 /*
 ** A contiguous piece of one sequence on one rank: rows offset .. offset+length-1 travel
@@ -317,6 +329,7 @@ KF_API int64_t kf_planner_budget(double us);
 */
 typedef struct kf_chunk {
   int64_t seq, source, destination, offset, length, first_head, heads;
+  int64_t part; /* kf_part */
 } kf_chunk;
 
 /*
@@ -363,14 +376,17 @@ typedef struct kf_plan {
   int32_t ranks_per_node; /* of the cluster; ranks r and q share a node if r/this == q/this */
   int32_t auto_bags;      /* 1: auto; 0: fixed bags */
   int64_t n_seqs, n_chunks;
-  uint64_t hash; /* FNV-1a 64 over the chunk rows as little-endian 64-bit integers */
+  uint64_t
+    hash; /* FNV-1a 64 over the chunk rows but for the part, as little-endian 64-bit integers */
 
   const kf_chunk *chunk;    /* (n_chunks) */
   const int64_t *seq_off;   /* (n_seqs + 1) chunks of a sequence */
   const int64_t *send_off;  /* (n_ranks + 1) chunks whose home is the rank */
   const int64_t *home_row;  /* (n_chunks) first row of the chunk in its home rank's packed rows */
   const int64_t *hold_off;  /* (n_ranks + 1) CSR by rank into hold */
-  const int64_t *hold;      /* (n_chunks) chunk numbers by destination, rising */
+  const int64_t *part_off;  /* (3 n_ranks + 1) and by part: part p of rank r is from 3 r + p on */
+  const int64_t *hold;      /* (n_chunks) chunk numbers by destination, by part, rising: the order
+                               of computing */
   const int64_t *hold_row;  /* (n_chunks) by chunk: its first row in its holder's packed rows */
   const int64_t *home_rows; /* (n_ranks) rows at home */
   const int64_t *hold_rows; /* (n_ranks) rows held while computing */

@@ -16,7 +16,7 @@ typedef struct part {
   size_t size;
 } part;
 
-enum { N_PARTS = 18 };
+enum { N_PARTS = 19 };
 
 static void list_parts(const kf_plan *p, part out[N_PARTS]) {
   int64_t r = p->n_ranks, c = p->n_chunks;
@@ -26,6 +26,7 @@ static void list_parts(const kf_plan *p, part out[N_PARTS]) {
     {"send_off", offsetof(kf_plan, send_off), r + 1, 8},
     {"home_row", offsetof(kf_plan, home_row), c, 8},
     {"hold_off", offsetof(kf_plan, hold_off), r + 1, 8},
+    {"part_off", offsetof(kf_plan, part_off), KF_N_PARTS * r + 1, 8},
     {"hold", offsetof(kf_plan, hold), c, 8},
     {"hold_row", offsetof(kf_plan, hold_row), c, 8},
     {"home_rows", offsetof(kf_plan, home_rows), r, 8},

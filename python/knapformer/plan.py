@@ -76,8 +76,8 @@ class Plan:
     and are defined in doc/metrics-of-a-plan.md: ranks seqs tokens ideal_s lower_bound_s gap speedup
     split_seqs a2a_fraction moved_fraction, `before` and `after` with their own. Further:
 
-    chunks       (n, 7): seq, source, destination, offset, length, first_head, heads; a NumPy array
-                 where there is NumPy, else a two-dimensional memoryview
+    chunks       (n, 8): seq, source, destination, offset, length, first_head, heads, part (0 split,
+                 1 early, 2 late); a NumPy array where there is NumPy, else a two-dimensional memoryview
     hash         16 hex digits; the same on every rank, in C and under MPI
     rank         the rank this plan is looked at from; None for a plan of plan()
     held         (seq, offset, length) of each chunk whose rows this rank holds, in order
@@ -123,9 +123,9 @@ class Plan:
         try:
             import numpy
         except ImportError:
-            shape = (len(data) // 56, 7)
+            shape = (len(data) // 64, 8)
             return memoryview(data).cast("q", shape) if shape[0] else memoryview(data).cast("q")
-        return numpy.frombuffer(data, dtype=numpy.int64).reshape(-1, 7)
+        return numpy.frombuffer(data, dtype=numpy.int64).reshape(-1, 8)
 
     def _here(self):
         if self.rank is None:
