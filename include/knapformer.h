@@ -413,6 +413,54 @@ typedef struct kf_plan {
 */
 KF_API kf_status kf_plan_check(const kf_plan *plan, const kf_batch *batch);
 
+/*
+** What one rank sends and receives under a plan, as data for a transport of any kind. Forward moves
+** units from side 0 to side 1; reverse is the same table with the sides swapped. A unit is a row, or in
+** the Ulysses kinds a (row, head) pair.
+*/
+typedef enum kf_exchange_kind {
+  KF_EXCHANGE_ROUTE = 0,     /* rows at home; rows as held */
+  KF_EXCHANGE_SEQUENCES = 1, /* a row for each sequence at home; a row for each chunk of `held`. A
+                                   split sequence's row goes to each holder: in reverse copies add up */
+  KF_EXCHANGE_ULYSSES = 2,   /* rows as held, all heads of each; segments, see kf_segment */
+  KF_EXCHANGE_ULYSSES_SPLIT = 3 /* the same as if whole sequences were not there */
+} kf_exchange_kind;
+
+/* n pieces of `width` neighbouring units, each `stride` after the one before. */
+typedef struct kf_run {
+  int64_t first, n, width, stride;
+} kf_run;
+
+/* Flat and read-only, one block; it does not need its plan any more. Its size is linear in what the rank
+** itself has to do, however many ranks there are. */
+typedef struct kf_exchange {
+  kf_exchange_kind kind;
+  int32_t n_ranks, rank;
+  int32_t heads; /* units in a row of side 0: the heads of the Ulysses kinds, else 1 */
+  int32_t busy;  /* 1: some rank exchanges something, so all take part; the same on all ranks */
+  uint64_t hash; /* of plan, kind and heads: ranks with the same one mean the same */
+  int64_t n_units[2];
+
+  int64_t n_peers;
+  const kf_pair *peer;       /* (n_peers) rising, without this rank; units sent and received */
+  const int64_t *run_off[2]; /* (n_peers + 2) CSR by peer; the last list is what stays */
+  const kf_run *run[2]; /* of side 0, to be sent, and of side 1, received. The k-th run to a peer is
+                                its k-th from here, of the same n and width; so is what stays */
+
+  int64_t part_off[KF_N_PARTS + 1]; /* of `held`, by part */
+  const kf_chunk
+    *held;            /* chunks whose rows lie on the holder's side (1 of route and sequences, 0 of
+                           the others), in order; those of no rows are left out */
+  int64_t n_segments; /* of side 1 of the Ulysses kinds; those of no rows or heads are left out */
+  const kf_segment *segment;
+} kf_exchange;
+
+/* `heads`: of the model, where that is another number than the plan was made with (each owner's share is
+** then rounded to whole heads); 0: the plan's. Read by the Ulysses kinds only. */
+KF_API kf_status kf_exchange_create(const kf_plan *plan, int32_t rank, kf_exchange_kind kind,
+                                    int32_t heads, kf_exchange **out);
+KF_API void kf_exchange_free(kf_exchange *exchange);
+
 /* ----------------------------------------------------------------- 7. picture */
 
 /*
