@@ -592,17 +592,27 @@ typedef struct kf_tensor {
 } kf_tensor;
 
 /*
-** Move the rows of `n_tensors` tensors to where the plan has them computed, all in one exchange.
-** home[i] has plan->home_rows[rank] rows, one sequence after the other; held[i] gets
-** plan->hold_rows[rank] rows, in the order of plan->hold: chunk c's begin at plan->hold_row[c].
-** home[i] and held[i] have the same row_bytes, as on all ranks; their strides are their own, and
-** they do not overlap. Rows that stay at home are copied once. Other sizes are refused before
-** anything moves. Nothing is allocated once a step of this size has been routed.
+** Move by an exchange table of this rank (section 6): `n_tensors` tensors, all in one exchange. from[i]
+** and to[i] have as many units as the table's sides: rows, or in the Ulysses kinds rows of
+** exchange->heads heads on side 0 and (row, head) pairs on side 1. Strides are each side's own (those of
+** pairs are 0), and the two do not overlap. What stays on the rank is copied once. Other sizes are refused
+** before anything moves. Nothing is allocated once an exchange of this size has been made. A table can be
+** used any number of times: make it once a step.
+*/
+KF_API kf_status kf_exchange_forward(kf_comm *comm, const kf_exchange *exchange, int32_t n_tensors,
+                                     const kf_tensor *from, const kf_tensor *to);
+
+/* The way back, from side 1 to side 0: also the backward of forward. KF_EXCHANGE_SEQUENCES has none. */
+KF_API kf_status kf_exchange_reverse(kf_comm *comm, const kf_exchange *exchange, int32_t n_tensors,
+                                     const kf_tensor *from, const kf_tensor *to);
+
+/*
+** Route without a table to keep: it is made for the call. home[i] has plan->home_rows[rank] rows, one
+** sequence after the other; held[i] gets plan->hold_rows[rank] rows, in the order of plan->hold: chunk
+** c's begin at plan->hold_row[c]. Both have the same row_bytes, as on all ranks.
 */
 KF_API kf_status kf_route_forward(kf_comm *comm, const kf_plan *plan, int32_t n_tensors,
                                   const kf_tensor *home, const kf_tensor *held);
-
-/* The way back: held rows return to where they came from. Also the backward of forward. */
 KF_API kf_status kf_route_reverse(kf_comm *comm, const kf_plan *plan, int32_t n_tensors,
                                   const kf_tensor *held, const kf_tensor *home);
 
