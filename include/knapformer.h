@@ -431,7 +431,7 @@ typedef struct kf_run {
   int64_t first, n, width, stride;
 } kf_run;
 
-/* Flat and read-only, one block; it does not need its plan any more. Its size is linear in what the rank
+/* Flat and read-only; it does not need its plan any more. Its size is linear in what the rank
 ** itself has to do, however many ranks there are. */
 typedef struct kf_exchange {
   kf_exchange_kind kind;
@@ -460,6 +460,11 @@ typedef struct kf_exchange {
 KF_API kf_status kf_exchange_create(const kf_plan *plan, int32_t rank, kf_exchange_kind kind,
                                     int32_t heads, kf_exchange **out);
 KF_API void kf_exchange_free(kf_exchange *exchange);
+
+/* Make a table anew, for the next step, in the memory it has: nothing is allocated once that is large
+** enough. Where it fails, the table is as it was. */
+KF_API kf_status kf_exchange_renew(const kf_plan *plan, int32_t rank, kf_exchange_kind kind,
+                                   int32_t heads, kf_exchange *exchange);
 
 /* ----------------------------------------------------------------- 7. picture */
 

@@ -245,7 +245,7 @@ static kf_status check(const kf_plan *plan, int32_t rank, kf_exchange_kind kind,
 }
 
 kf_status kfi_exchange_build(const kf_plan *plan, int32_t rank, kf_exchange_kind kind,
-                             int32_t heads, kfi_exchange_memory *memory, const kf_exchange **out) {
+                             int32_t heads, kfi_exchange_memory *memory, kf_exchange *out) {
   kf_status status = check(plan, rank, kind, heads);
   if (status) return status;
   const int64_t *off = is_ulysses(kind) ? plan->ulysses_off : plan->route_off;
@@ -263,13 +263,11 @@ kf_status kfi_exchange_build(const kf_plan *plan, int32_t rank, kf_exchange_kind
     for (size_t i = 0; i < n_lists; i++) n_runs[side] += b.list[side][i].at;
 
   kfi_layout lay = {0};
-  kf_exchange *x = NULL;
   kf_pair *peer = NULL;
   kf_chunk *held = NULL;
   int64_t *run_off[2];
   for (int pass = 0; pass < 2; pass++) {
     lay.n_bytes = 0;
-    x = KFI_TAKE(&lay, kf_exchange, 1);
     peer = KFI_TAKE(&lay, kf_pair, b.n_pairs);
     held = KFI_TAKE(&lay, kf_chunk, n_mine);
     b.segment = KFI_TAKE(&lay, kf_segment, is_ulysses(kind) ? n_mine : 0);
@@ -280,33 +278,49 @@ kf_status kfi_exchange_build(const kf_plan *plan, int32_t rank, kf_exchange_kind
     if (!pass && !(lay.base = kfi_buffer_reserve(&memory->block, lay.n_bytes))) return KF_ENOMEM;
   }
   walk(&b);
-  *x = (kf_exchange){.kind = kind,
-                     .n_ranks = plan->n_ranks,
-                     .rank = rank,
-                     .heads = b.heads,
-                     .busy = off[plan->n_ranks] > 0,
-                     .hash = kfi_hash(plan->hash, (int64_t[]){kind, b.heads}, 2),
-                     .n_units = {b.n_units[0], b.n_units[1]},
-                     .n_segments = b.n_segments,
-                     .segment = b.segment};
-  list_peers(&b, x, peer, run_off);
-  list_held(&b, x, held);
-  *out = x;
+  *out = (kf_exchange){.kind = kind,
+                       .n_ranks = plan->n_ranks,
+                       .rank = rank,
+                       .heads = b.heads,
+                       .busy = off[plan->n_ranks] > 0,
+                       .hash = kfi_hash(plan->hash, (int64_t[]){kind, b.heads}, 2),
+                       .n_units = {b.n_units[0], b.n_units[1]},
+                       .n_segments = b.n_segments,
+                       .segment = b.segment};
+  list_peers(&b, out, peer, run_off);
+  list_held(&b, out, held);
   return KF_OK;
+}
+
+/* A table that brings its memory. */
+typedef struct owner {
+  kf_exchange exchange; /* first: it is what the caller has */
+  kfi_exchange_memory memory;
+} owner;
+
+kf_status kf_exchange_renew(const kf_plan *plan, int32_t rank, kf_exchange_kind kind, int32_t heads,
+                            kf_exchange *exchange) {
+  if (!exchange) return kfi_fail(KF_EINVAL, "kf_exchange_renew: exchange is NULL");
+  return kfi_exchange_build(plan, rank, kind, heads, &((owner *)exchange)->memory, exchange);
 }
 
 kf_status kf_exchange_create(const kf_plan *plan, int32_t rank, kf_exchange_kind kind,
                              int32_t heads, kf_exchange **out) {
-  kfi_exchange_memory memory = {0};
-  const kf_exchange *made;
   if (!out) return kfi_fail(KF_EINVAL, "kf_exchange_create: out is NULL");
-  kf_status status = kfi_exchange_build(plan, rank, kind, heads, &memory, &made);
-  kfi_buffer_free(&memory.scratch);
+  owner *made = calloc(1, sizeof *made);
+  if (!made) return kfi_fail_memory(sizeof *made, "an exchange");
+  kf_status status = kf_exchange_renew(plan, rank, kind, heads, &made->exchange);
   if (status)
-    kfi_buffer_free(&memory.block);
+    kf_exchange_free(&made->exchange);
   else
-    *out = memory.block.data; /* which begins with the table */
+    *out = &made->exchange;
   return status;
 }
 
-void kf_exchange_free(kf_exchange *exchange) { free(exchange); }
+void kf_exchange_free(kf_exchange *exchange) {
+  if (!exchange) return;
+  kfi_exchange_memory *memory = &((owner *)exchange)->memory;
+  kfi_buffer_free(&memory->block);
+  kfi_buffer_free(&memory->scratch);
+  free(exchange);
+}

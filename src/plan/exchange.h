@@ -11,8 +11,8 @@ typedef struct kfi_exchange_memory {
   kfi_buffer block, scratch;
 } kfi_exchange_memory;
 
-/* The table lies in memory->block, at its beginning. */
+/* The table's arrays lie in `memory`. Where it fails, what was made there before is still valid. */
 kf_status kfi_exchange_build(const kf_plan *plan, int32_t rank, kf_exchange_kind kind,
-                             int32_t heads, kfi_exchange_memory *memory, const kf_exchange **out);
+                             int32_t heads, kfi_exchange_memory *memory, kf_exchange *out);
 
 #endif

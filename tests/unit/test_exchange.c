@@ -14,7 +14,6 @@
 
 #include "dice.h"
 #include "fail_alloc.h"
-#include "plan/exchange.h"
 
 enum { RANKS = 13, MOST = 1 << 17 };
 
@@ -306,6 +305,7 @@ static void test_refusals(void **state) {
   refused(plan, 0, 2, -1, "-1 heads, expected 1 to 1024");
   refused(plan, 0, 2, 1025, "1025 heads, expected 1 to 1024");
   assert_int_equal(kf_exchange_create(plan, 0, KF_EXCHANGE_ROUTE, 0, NULL), KF_EINVAL);
+  assert_int_equal(kf_exchange_renew(plan, 0, KF_EXCHANGE_ROUTE, 0, NULL), KF_EINVAL);
   kf_exchange_free(NULL);
   kf_planner_free(planner);
 }
@@ -316,23 +316,23 @@ static void test_memory(void **state) {
   kf_batch batch = {.n_ranks = 2, .n_seqs = 2, .rank_off = rank_off, .len = len};
   const kf_plan *plan;
   kf_planner *planner = plan_of(2, "2", &batch, &plan);
-  for (int k = 1; k <= 3; k++) {
+  for (int k = 1; k <= 4; k++) {
     kf_exchange *x = NULL;
     fail_alloc(k);
     kf_status status = kf_exchange_create(plan, 0, KF_EXCHANGE_ULYSSES, 0, &x);
     fail_alloc(0);
-    assert_int_equal(status, k < 3 ? KF_ENOMEM : KF_OK);
+    assert_int_equal(status, k < 4 ? KF_ENOMEM : KF_OK);
     kf_exchange_free(x);
   }
-  kfi_exchange_memory memory = {0};
-  const kf_exchange *x;
-  assert_int_equal(kfi_exchange_build(plan, 0, KF_EXCHANGE_ULYSSES, 0, &memory, &x), KF_OK);
+  kf_exchange *x;
+  assert_int_equal(kf_exchange_create(plan, 0, KF_EXCHANGE_ULYSSES, 0, &x), KF_OK);
   fail_alloc(0);
   for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
-    assert_int_equal(kfi_exchange_build(plan, 1, kinds[k], 0, &memory, &x), KF_OK);
+    assert_int_equal(kf_exchange_renew(plan, 1, kinds[k], 0, x), KF_OK);
   assert_int_equal(fail_alloc(0), 0); /* it keeps what it has */
-  kfi_buffer_free(&memory.block);
-  kfi_buffer_free(&memory.scratch);
+  assert_int_equal(kf_exchange_renew(plan, 7, KF_EXCHANGE_ROUTE, 0, x), KF_EINVAL);
+  assert_true(x->rank == 1 && x->kind == KF_EXCHANGE_ULYSSES_SPLIT); /* as it was */
+  kf_exchange_free(x);
   kf_planner_free(planner);
 }
 
