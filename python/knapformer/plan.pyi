@@ -9,6 +9,10 @@ _Bags: TypeAlias = int | str | list[int] | tuple[int, ...]
 _Affinity: TypeAlias = Literal["fill", "spread"]
 
 AFFINITIES: tuple[str, ...]
+ROUTE: int
+SEQUENCES: int
+ULYSSES: int
+ULYSSES_SPLIT: int
 
 class Before(NamedTuple):
     max_over_mean: float
@@ -76,7 +80,7 @@ class Plan:
     @property
     def lens(self) -> list[int]: ...
     @property
-    def held_split(self) -> list[bool]: ...
+    def part_lens(self) -> tuple[list[int], ...]: ...
     def rows(self) -> tuple[int, int]: ...
     @property
     def segments(self) -> list[Segment]: ...
