@@ -9,7 +9,7 @@ import torch
 
 import knapformer
 from knapformer import _core
-from knapformer.plan import batch_of
+from knapformer.plan import ROUTE, batch_of
 
 RANKS, RANK, ROUNDS = 32, 17, 2000
 
@@ -56,7 +56,7 @@ def main():
         plan = balancer.plan_routing(lens[RANK], 3072)
         ours.append(time.perf_counter() - start - ranks.seconds)
         start = time.perf_counter()
-        balancer.step.exchange("route", device)
+        balancer.step.exchange(ROUTE, device)
         tables.append(time.perf_counter() - start)
         start = time.perf_counter()
         core = planner.plan(*batch)

@@ -51,7 +51,7 @@ static const char help[] =
   "What is shown:\n"
   "  --json                one JSON object instead of the table\n"
   "  --chunks              also every chunk: sequence, source, destination, offset, length,\n"
-  "                        first head, heads\n"
+  "                        first head, heads, part (0 split, 1 early, 2 late)\n"
   "  --svg FILE            also a picture\n"
   "\n"
   "solve_us is the wall time of the second of two calls on one planner, as in training,\n"
@@ -235,10 +235,10 @@ static json_t *to_json(const request *q, const job *j) {
 static void print_chunks(const kf_plan *plan, bool json) {
   for (int64_t i = 0; i < plan->n_chunks; i++) {
     const kf_chunk *c = &plan->chunk[i];
-    const int64_t row[7] = {c->seq,    c->source,     c->destination, c->offset,
-                            c->length, c->first_head, c->heads};
+    const int64_t row[8] = {c->seq,    c->source,     c->destination, c->offset,
+                            c->length, c->first_head, c->heads,       c->part};
     if (json) fputs(i ? ",\n  [" : "\n  [", stdout);
-    for (int k = 0; k < 7; k++) printf("%s%" PRId64, k == 0 ? "" : json ? ", " : " ", row[k]);
+    for (int k = 0; k < 8; k++) printf("%s%" PRId64, k == 0 ? "" : json ? ", " : " ", row[k]);
     fputs(json ? "]" : "\n", stdout);
   }
 }
@@ -269,7 +269,7 @@ static void print_view(const request *q, const job *j) {
                    .solve_us = j->solve_us};
   cli_view_plan(j->plan, &view);
   if (!q->chunks) return;
-  puts("\nsequence source destination offset length first_head heads");
+  puts("\nsequence source destination offset length first_head heads part");
   print_chunks(j->plan, false);
 }
 

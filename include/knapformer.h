@@ -308,7 +308,19 @@ KF_API int64_t kf_planner_budget(double us);
 
 /* -------------------------------------------------------------------- 6. plan */
 
-#define KF_PLAN_VERSION 1
+#define KF_PLAN_VERSION 2
+
+/*
+** When a rank computes a chunk, in every layer of the forward pass: rows of split sequences first, then
+** whole sequences beside the exchange before attention (early) and beside the one after it (late).
+** Backward is mirrored. A sequence with one chunk, as one of no tokens is, is whole.
+*/
+typedef enum kf_part {
+  KF_PART_SPLIT = 0,
+  KF_PART_EARLY = 1,
+  KF_PART_LATE = 2,
+  KF_N_PARTS = 3
+} kf_part;
 
 /*
 ** A contiguous piece of one sequence on one rank: rows offset .. offset+length-1 travel
@@ -319,6 +331,7 @@ KF_API int64_t kf_planner_budget(double us);
 */
 typedef struct kf_chunk {
   int64_t seq, source, destination, offset, length, first_head, heads;
+  int64_t part; /* kf_part */
 } kf_chunk;
 
 /*
@@ -366,14 +379,17 @@ typedef struct kf_plan {
   int32_t auto_bags;      /* 1: auto; 0: fixed bags */
   int64_t n_seqs, n_chunks;
   int64_t joined_seqs; /* fixed bags: sequences that took adjacent bags together */
-  uint64_t hash;       /* FNV-1a 64 over the chunk rows as little-endian 64-bit integers */
+  uint64_t hash;       /* FNV-1a 64 over the chunk rows except for the part, as little-endian 64-bit
+                          integers */
 
   const kf_chunk *chunk;    /* (n_chunks) */
   const int64_t *seq_off;   /* (n_seqs + 1) chunks of a sequence */
   const int64_t *send_off;  /* (n_ranks + 1) chunks whose home is the rank */
   const int64_t *home_row;  /* (n_chunks) first row of the chunk in its home rank's packed rows */
   const int64_t *hold_off;  /* (n_ranks + 1) CSR by rank into hold */
-  const int64_t *hold;      /* (n_chunks) chunk numbers by destination, rising */
+  const int64_t *part_off;  /* (3 n_ranks + 1) and by part: part p of rank r is from 3 r + p on */
+  const int64_t *hold;      /* (n_chunks) chunk numbers by destination, by part, rising: the order
+                               of computing */
   const int64_t *hold_row;  /* (n_chunks) by chunk: its first row in its holder's packed rows */
   const int64_t *home_rows; /* (n_ranks) rows at home */
   const int64_t *hold_rows; /* (n_ranks) rows held while computing */
@@ -399,6 +415,59 @@ typedef struct kf_plan {
 ** is asked about each other. KF_EPLAN says what is wrong.
 */
 KF_API kf_status kf_plan_check(const kf_plan *plan, const kf_batch *batch);
+
+/*
+** What one rank sends and receives under a plan, as data for a transport of any kind. Forward moves
+** units from side 0 to side 1; reverse is the same table with the sides swapped. A unit is a row, or in
+** the Ulysses kinds a (row, head) pair.
+*/
+typedef enum kf_exchange_kind {
+  KF_EXCHANGE_ROUTE = 0,     /* rows at home; rows as held */
+  KF_EXCHANGE_SEQUENCES = 1, /* a row for each sequence at home; a row for each chunk of `held`. A
+                                   split sequence's row goes to each holder: in reverse copies add up */
+  KF_EXCHANGE_ULYSSES = 2,   /* rows as held, all heads of each; segments, see kf_segment */
+  KF_EXCHANGE_ULYSSES_SPLIT = 3 /* the same as if whole sequences were not there */
+} kf_exchange_kind;
+
+/* n pieces of `width` neighbouring units, each `stride` after the one before. */
+typedef struct kf_run {
+  int64_t first, n, width, stride;
+} kf_run;
+
+/* Flat and read-only; it does not need its plan any more. Its size is linear in what the rank
+** itself has to do, however many ranks there are. */
+typedef struct kf_exchange {
+  kf_exchange_kind kind;
+  int32_t n_ranks, rank;
+  int32_t heads; /* units in a row of side 0: the heads of the Ulysses kinds, else 1 */
+  int32_t busy;  /* 1: some rank exchanges something, so all take part; the same on all ranks */
+  uint64_t hash; /* of plan, kind and heads: ranks with the same one mean the same */
+  int64_t n_units[2];
+
+  int64_t n_peers;
+  const kf_pair *peer;       /* (n_peers) rising, without this rank; units sent and received */
+  const int64_t *run_off[2]; /* (n_peers + 2) CSR by peer; the last list is what stays */
+  const kf_run *run[2]; /* of side 0, to be sent, and of side 1, received. The k-th run to a peer is
+                                its k-th from here, of the same n and width; so is what stays */
+
+  int64_t part_off[KF_N_PARTS + 1]; /* of `held`, by part */
+  const kf_chunk
+    *held;            /* chunks whose rows lie on the holder's side (1 of route and sequences, 0 of
+                           the others), in order; those of no rows are left out */
+  int64_t n_segments; /* of side 1 of the Ulysses kinds; those of no rows or heads are left out */
+  const kf_segment *segment;
+} kf_exchange;
+
+/* `heads`: of the model, where that is another number than the plan was made with (each owner's share is
+** then rounded to whole heads); 0: the plan's. Read by the Ulysses kinds only. */
+KF_API kf_status kf_exchange_create(const kf_plan *plan, int32_t rank, kf_exchange_kind kind,
+                                    int32_t heads, kf_exchange **out);
+KF_API void kf_exchange_free(kf_exchange *exchange);
+
+/* Make a table anew, for the next step, in the memory it has: nothing is allocated once that is large
+** enough. Where it fails, the table is as it was. */
+KF_API kf_status kf_exchange_renew(const kf_plan *plan, int32_t rank, kf_exchange_kind kind,
+                                   int32_t heads, kf_exchange *exchange);
 
 /* ----------------------------------------------------------------- 7. picture */
 
@@ -537,17 +606,27 @@ typedef struct kf_tensor {
 } kf_tensor;
 
 /*
-** Move the rows of `n_tensors` tensors to where the plan has them computed, all in one exchange.
-** home[i] has plan->home_rows[rank] rows, one sequence after the other; held[i] gets
-** plan->hold_rows[rank] rows, in the order of plan->hold: chunk c's begin at plan->hold_row[c].
-** home[i] and held[i] have the same row_bytes, as on all ranks; their strides are their own, and
-** they do not overlap. Rows that stay at home are copied once. Other sizes are refused before
-** anything moves. Nothing is allocated once a step of this size has been routed.
+** Move by an exchange table of this rank (section 6): `n_tensors` tensors, all in one exchange. from[i]
+** and to[i] have as many units as the table's sides: rows, or in the Ulysses kinds rows of
+** exchange->heads heads on side 0 and (row, head) pairs on side 1. Strides are each side's own (those of
+** pairs are 0), and the two do not overlap. What stays on the rank is copied once. Other sizes are refused
+** before anything moves. Nothing is allocated once an exchange of this size has been made. A table can be
+** used any number of times: make it once a step.
+*/
+KF_API kf_status kf_exchange_forward(kf_comm *comm, const kf_exchange *exchange, int32_t n_tensors,
+                                     const kf_tensor *from, const kf_tensor *to);
+
+/* The way back, from side 1 to side 0: also the backward of forward. KF_EXCHANGE_SEQUENCES has none. */
+KF_API kf_status kf_exchange_reverse(kf_comm *comm, const kf_exchange *exchange, int32_t n_tensors,
+                                     const kf_tensor *from, const kf_tensor *to);
+
+/*
+** Route without a table to keep: it is made for the call. home[i] has plan->home_rows[rank] rows, one
+** sequence after the other; held[i] gets plan->hold_rows[rank] rows, in the order of plan->hold: chunk
+** c's begin at plan->hold_row[c]. Both have the same row_bytes, as on all ranks.
 */
 KF_API kf_status kf_route_forward(kf_comm *comm, const kf_plan *plan, int32_t n_tensors,
                                   const kf_tensor *home, const kf_tensor *held);
-
-/* The way back: held rows return to where they came from. Also the backward of forward. */
 KF_API kf_status kf_route_reverse(kf_comm *comm, const kf_plan *plan, int32_t n_tensors,
                                   const kf_tensor *held, const kf_tensor *home);
 

@@ -30,10 +30,8 @@ static kf_attention whole(const train_net *net, int64_t l, const train_span *w) 
 /* This rank's heads of split sequences. */
 static kf_attention split(const train_net *net, int64_t l) {
   const train_layer *layer = &net->layer[l];
-  const kf_plan *plan = net->pack->plan;
-  int32_t rank = kf_comm_rank(net->pack->comm);
-  return (kf_attention){.n_segments = plan->segment_off[rank + 1] - plan->segment_off[rank],
-                        .segment = plan->segment + plan->segment_off[rank],
+  return (kf_attention){.n_segments = net->pack->exchange->n_segments,
+                        .segment = net->pack->exchange->segment,
                         .head_dim = (int32_t)net->head_dim,
                         .isa = net->isa,
                         .q = layer->pair[0],
@@ -69,7 +67,7 @@ static void view_rows(const train_net *net, float *data, int32_t n, kf_tensor *o
   int64_t row_bytes = net->d * (int64_t)sizeof(float);
   for (int32_t i = 0; i < n; i++)
     out[i] =
-      (kf_tensor){data + i * net->d, net->part[TRAIN_SPLIT].n_rows, row_bytes, n * row_bytes};
+      (kf_tensor){data + i * net->d, net->part[KF_PART_SPLIT].n_rows, row_bytes, n * row_bytes};
 }
 
 static void view_pairs(const train_net *net, float *const *pair, int32_t n, kf_tensor *out) {
@@ -88,8 +86,8 @@ static kf_status exchange(train_net *net, float *rows, float *const *pair, int32
   status = kf_comm_barrier(pack->comm);
   lap(net, TRAIN_PHASE_WAIT);
   if (status) return status;
-  status = back ? kf_ulysses_back(pack->comm, pack->plan, n, pair_view, row_view)
-                : kf_ulysses_out(pack->comm, pack->plan, n, row_view, pair_view);
+  status = back ? kf_exchange_reverse(pack->comm, pack->exchange, n, pair_view, row_view)
+                : kf_exchange_forward(pack->comm, pack->exchange, n, row_view, pair_view);
   lap(net, TRAIN_PHASE_MOVE);
   return status;
 }

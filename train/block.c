@@ -199,7 +199,7 @@ static kf_status before_backward(train_net *net, int64_t l, const train_span *w,
 
 /* -------------------------------------------------------------------------- block */
 
-static kf_status whole_forward(train_net *net, int64_t l, train_part part) {
+static kf_status whole_forward(train_net *net, int64_t l, kf_part part) {
   const train_span *w = &net->part[part];
   kf_status status;
   if (w->n_rows == 0) return KF_OK;
@@ -208,7 +208,7 @@ static kf_status whole_forward(train_net *net, int64_t l, train_part part) {
   return after(net, l, w);
 }
 
-static kf_status whole_backward(train_net *net, int64_t l, train_part part, float *grads) {
+static kf_status whole_backward(train_net *net, int64_t l, kf_part part, float *grads) {
   const train_span *w = &net->part[part];
   kf_status status;
   if (w->n_rows == 0) return KF_OK;
@@ -218,27 +218,27 @@ static kf_status whole_backward(train_net *net, int64_t l, train_part part, floa
 }
 
 kf_status train_block_forward(train_net *net, int64_t l) {
-  const train_span *w = &net->part[TRAIN_SPLIT];
+  const train_span *w = &net->part[KF_PART_SPLIT];
   kf_status status;
-  if (!net->split) return whole_forward(net, l, TRAIN_EARLY);
+  if (!net->split) return whole_forward(net, l, KF_PART_EARLY);
   if ((status = before(net, l, w))) return status;
-  if ((status = whole_forward(net, l, TRAIN_EARLY))) return status;
+  if ((status = whole_forward(net, l, KF_PART_EARLY))) return status;
   if ((status = train_split_forward(net, l, TRAIN_OUT))) return status;
   if ((status = train_split_forward(net, l, TRAIN_ATTEND))) return status;
-  if ((status = whole_forward(net, l, TRAIN_LATE))) return status;
+  if ((status = whole_forward(net, l, KF_PART_LATE))) return status;
   if ((status = train_split_forward(net, l, TRAIN_BACK))) return status;
   return after(net, l, w);
 }
 
 kf_status train_block_backward(train_net *net, int64_t l, float *grads) {
-  const train_span *w = &net->part[TRAIN_SPLIT];
+  const train_span *w = &net->part[KF_PART_SPLIT];
   kf_status status;
-  if (!net->split) return whole_backward(net, l, TRAIN_EARLY, grads);
+  if (!net->split) return whole_backward(net, l, KF_PART_EARLY, grads);
   if ((status = after_backward(net, l, w, grads))) return status;
-  if ((status = whole_backward(net, l, TRAIN_EARLY, grads))) return status;
+  if ((status = whole_backward(net, l, KF_PART_EARLY, grads))) return status;
   if ((status = train_split_backward(net, l, TRAIN_OUT))) return status;
   if ((status = train_split_backward(net, l, TRAIN_ATTEND))) return status;
-  if ((status = whole_backward(net, l, TRAIN_LATE, grads))) return status;
+  if ((status = whole_backward(net, l, KF_PART_LATE, grads))) return status;
   if ((status = train_split_backward(net, l, TRAIN_BACK))) return status;
   return before_backward(net, l, w, grads);
 }

@@ -100,14 +100,14 @@ static kf_status reserve_workspace(train_net *net) {
 /* The parts of a pack, and where each one's rows are. */
 static kf_status list_parts(train_net *net) {
   const train_pack *pack = net->pack;
-  int64_t *off, n_bytes = (pack->n_seqs + TRAIN_N_PARTS) * (int64_t)sizeof *off;
-  const int64_t end[TRAIN_N_PARTS] = {
+  int64_t *off, n_bytes = (pack->n_seqs + KF_N_PARTS) * (int64_t)sizeof *off;
+  const int64_t end[KF_N_PARTS] = {
     pack->n_split, net->split ? pack->n_split + pack->n_early : pack->n_seqs, pack->n_seqs};
   kf_status status = train_reserve(&net->part_off, n_bytes, "a step's parts");
   if (status) return status;
   off = net->part_off.data;
   net->all = (train_span){0, pack->n_rows, 0, pack->n_seqs, pack->seq_off};
-  for (int64_t i = 0, first = 0; i < TRAIN_N_PARTS; first = end[i++]) {
+  for (int64_t i = 0, first = 0; i < KF_N_PARTS; first = end[i++]) {
     int64_t row = pack->seq_off[first];
     net->part[i] = (train_span){row, pack->seq_off[end[i]] - row, first, end[i] - first, off};
     for (int64_t s = first; s <= end[i]; s++) *off++ = pack->seq_off[s] - row;
@@ -121,9 +121,9 @@ static kf_status prepare(train_net *net, const float *params, const train_pack *
   kf_status status;
   net->p = params;
   net->pack = pack;
-  net->split = pack->plan != NULL;
+  net->split = pack->exchange != NULL;
   if ((status = list_parts(net))) return status;
-  net->n_pairs = net->split ? kf_ulysses_pairs(pack->plan, kf_comm_rank(pack->comm)) : 0;
+  net->n_pairs = net->split ? pack->exchange->n_units[1] : 0;
   net->n_kept = layers_to_keep(net, pack->n_rows);
   allot(net, &a);
   status = train_reserve(&net->block, a.at * (int64_t)sizeof(float), "a step's activations");

@@ -52,7 +52,7 @@ struct train_net {
   /* Of the present step. */
   const float *p; /* parameters */
   const train_pack *pack;
-  train_span all, part[TRAIN_N_PARTS];
+  train_span all, part[KF_N_PARTS];
   bool split;      /* some sequence is split: ranks exchange */
   int64_t n_pairs; /* of this rank's attention of split sequences */
   int64_t n_kept;  /* the last so many layers keep h and u[1] */
@@ -72,7 +72,7 @@ struct train_net {
   float *waves;                    /* (S, TRAIN_TIME) */
   train_buffer workspace;          /* of adaln and attention */
   kf_segment *segment;             /* (S) sequences as if all were whole */
-  train_buffer segments, part_off; /* that, and the parts' seq_off: (S + TRAIN_N_PARTS) */
+  train_buffer segments, part_off; /* that, and the parts' seq_off: (S + KF_N_PARTS) */
 };
 
 /* The tensor's values for a layer; tensors that are not by layer have layer 0 only. */

@@ -226,22 +226,19 @@ double train_clock_wall(const train_clock *clock);           /* from the start t
 ** What a rank computes of one step. Where some rank's plan splits a sequence, ranks meet twice in
 ** every block: before attention, and after it. What lies between two meetings should take all ranks
 ** equally long, and whole sequences, which need nobody, are there to fill: some are computed before
-** attention's exchange, the others between the two. So rows come in this order:
-**
-**     | parts of split sequences | whole ones, early | whole ones, late |
+** attention's exchange, the others between the two. Rows come in the plan's order, part after part.
 */
-typedef enum train_part { TRAIN_SPLIT, TRAIN_EARLY, TRAIN_LATE, TRAIN_N_PARTS } train_part;
-
 typedef struct train_pack {
   int64_t n_rows, n_seqs;
   const train_row *row;   /* (n_rows) */
   const int64_t *seq_off; /* (n_seqs + 1) rows of each sequence that has some here */
   int64_t n_split;        /* sequences of which this rank has a part, */
   int64_t n_early;        /* and whole ones after them that are computed early */
-  kf_comm *comm;          /* with a plan: */
-  const kf_plan *plan;    /* in which this rank holds parts of split sequences only (group.c); NULL:
-                             no rank has such, nothing is exchanged, and all is early */
-  train_clock *clock;     /* NULL: nobody wants to know */
+  kf_comm *comm;          /* with an exchange: */
+  const kf_exchange
+    *exchange;        /* KF_EXCHANGE_ULYSSES_SPLIT of this rank; NULL: no rank has anything to
+                                  exchange, and all is early */
+  train_clock *clock; /* NULL: nobody wants to know */
 } train_pack;
 
 typedef struct train_net train_net;

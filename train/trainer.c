@@ -76,7 +76,9 @@ void train_job_free(train_job *job) {
   train_net_free(job->net);
   free(job->grads);
   free(job->row.data), free(job->values.data), free(job->home.data);
-  free(job->held_row.data), free(job->held_values.data), free(job->group.memory.data);
+  free(job->seq_off.data);
+  kf_exchange_free(job->route);
+  kf_exchange_free(job->ulysses);
   free(job->note);
   free(job->counters);
   free(job->busy_s);
@@ -109,9 +111,6 @@ static kf_status meet(train_step *p) {
   return status;
 }
 
-/* Does any row leave its home? Then all ranks exchange. */
-static bool routes(const kf_plan *plan) { return plan->route_off[plan->n_ranks] > 0; }
-
 static kf_status schedule(train_step *p) {
   kf_rank_batch mine = {
     .n_seqs = p->batch.n_seqs, .len = p->batch.len, .profile = p->batch.profile};
@@ -121,36 +120,39 @@ static kf_status schedule(train_step *p) {
   return status;
 }
 
+/* Who sends what, by the plan. */
+static kf_status make_table(const train_step *p, kf_exchange_kind kind, kf_exchange **x) {
+  return *x ? kf_exchange_renew(p->plan, p->job->rank, kind, 0, *x)
+            : kf_exchange_create(p->plan, p->job->rank, kind, 0, x);
+}
+
 static kf_status reserve(train_step *p) {
   train_job *job = p->job;
-  int64_t held = p->plan->hold_rows[job->rank], row_bytes = sizeof(train_row);
-  kf_status status = train_reserve(&job->held_row, held * row_bytes, "held rows");
-  if (!status) status = train_reserve(&job->held_values, held * VALUE_BYTES, "held values");
-  if (!status) status = train_reserve(&job->row, held * row_bytes, "rows");
+  int64_t held = job->route->n_units[1], n_seqs = job->route->part_off[KF_N_PARTS];
+  kf_status status = train_reserve(&job->row, held * (int64_t)sizeof(train_row), "rows");
   if (!status) status = train_reserve(&job->values, held * VALUE_BYTES, "values");
   if (!status) status = train_reserve(&job->home, p->batch.n_rows * VALUE_BYTES, "predictions");
+  if (!status) status = train_reserve(&job->seq_off, (n_seqs + 1) * 8, "a step's sequences");
   return status;
 }
 
-/* The order in which this rank computes, by the cost that the plan was made with. */
-static kf_status group(train_step *p) {
+/* What this rank computes: the rows that it holds, in their order. */
+static void make_pack(train_step *p) {
   train_job *job = p->job;
-  train_group *g = &job->group;
-  const kf_plan *plan = p->plan;
-  const kf_cost *cost = &kf_scheduler_metrics(p->variant->scheduler)->cost;
-  kf_status status = train_group_rows(plan, cost, job->rank, g);
-  if (status) return status;
-  p->pack = (train_pack){.n_rows = plan->hold_rows[job->rank],
-                         .n_seqs = g->n_runs,
+  const kf_exchange *x = job->route;
+  int64_t *seq_off = job->seq_off.data, n_seqs = x->part_off[KF_N_PARTS];
+  seq_off[0] = 0;
+  for (int64_t i = 0; i < n_seqs; i++) seq_off[i + 1] = seq_off[i] + x->held[i].length;
+  p->pack = (train_pack){.n_rows = x->n_units[1],
+                         .n_seqs = n_seqs,
                          .row = job->row.data,
-                         .seq_off = g->seq_off,
+                         .seq_off = seq_off,
                          .clock = &p->clock};
-  if (plan->ulysses_off[plan->n_ranks] == 0) return KF_OK; /* nobody has anything to exchange */
-  p->pack.n_split = g->n_seqs[TRAIN_SPLIT];
-  p->pack.n_early = g->n_seqs[TRAIN_EARLY];
+  if (!job->ulysses->busy) return;
+  p->pack.n_split = x->part_off[KF_PART_EARLY];
+  p->pack.n_early = x->part_off[KF_PART_LATE] - x->part_off[KF_PART_EARLY];
   p->pack.comm = job->o.comm;
-  p->pack.plan = &g->view;
-  return KF_OK;
+  p->pack.exchange = job->ulysses;
 }
 
 /* Squared errors of what came home; predictions become their gradients. */
@@ -175,18 +177,16 @@ static kf_status forward(train_step *p) {
   train_job *job = p->job;
   int64_t n_home = p->batch.n_rows, n_held = p->pack.n_rows;
   kf_tensor home = {(void *)p->batch.row, n_home, sizeof(train_row), 0};
-  kf_tensor held = {job->held_row.data, n_held, sizeof(train_row), 0};
-  kf_tensor prediction = {job->held_values.data, n_held, VALUE_BYTES, 0};
+  kf_tensor held = {job->row.data, n_held, sizeof(train_row), 0};
+  kf_tensor prediction = {job->values.data, n_held, VALUE_BYTES, 0};
   kf_tensor result = {job->home.data, n_home, VALUE_BYTES, 0};
-  kf_status status = kf_route_forward(job->o.comm, p->plan, 1, &home, &held);
+  kf_status status = kf_exchange_forward(job->o.comm, job->route, 1, &home, &held);
   if (status) return status;
-  train_group_move(&job->group, sizeof(train_row), held.data, job->row.data, false);
   train_clock_lap(&p->clock, TRAIN_PHASE_MOVE);
   status = train_net_forward(job->net, p->variant->state.p, &p->pack, job->values.data);
   if (status) return status;
-  if (routes(p->plan) && (status = meet(p))) return status;
-  train_group_move(&job->group, VALUE_BYTES, job->values.data, prediction.data, true);
-  status = kf_route_reverse(job->o.comm, p->plan, 1, &prediction, &result);
+  if (job->route->busy && (status = meet(p))) return status;
+  status = kf_exchange_reverse(job->o.comm, job->route, 1, &prediction, &result);
   train_clock_lap(&p->clock, TRAIN_PHASE_MOVE);
   return status;
 }
@@ -194,11 +194,10 @@ static kf_status forward(train_step *p) {
 static kf_status backward(train_step *p) {
   train_job *job = p->job;
   kf_tensor home = {job->home.data, p->batch.n_rows, VALUE_BYTES, 0};
-  kf_tensor held = {job->held_values.data, p->pack.n_rows, VALUE_BYTES, 0};
+  kf_tensor held = {job->values.data, p->pack.n_rows, VALUE_BYTES, 0};
   kf_status status = KF_OK;
-  if (routes(p->plan) && (status = meet(p))) return status;
-  if ((status = kf_route_forward(job->o.comm, p->plan, 1, &home, &held))) return status;
-  train_group_move(&job->group, VALUE_BYTES, held.data, job->values.data, false);
+  if (job->route->busy && (status = meet(p))) return status;
+  if ((status = kf_exchange_forward(job->o.comm, job->route, 1, &home, &held))) return status;
   train_clock_lap(&p->clock, TRAIN_PHASE_MOVE);
   return train_net_backward(job->net, p->variant->state.p, &p->pack, job->values.data, job->grads);
 }
@@ -224,17 +223,13 @@ static kf_status reduce_and_update(train_step *p, train_result *out) {
 
 /* ------------------------------------------------------------------------ the figures */
 
-/* Who has the first row of a sequence counts it; who has heads alone does not. */
-static bool is_first(const kf_chunk *c) { return c->offset == 0 && c->length > 0; }
-
 static kf_counters count(const train_step *p) {
   const train_clock *c = &p->clock;
   struct rusage usage;
   long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
   getrusage(RUSAGE_SELF, &usage);
-  int64_t samples = 0;
-  for (int64_t i = p->plan->hold_off[p->job->rank]; i < p->plan->hold_off[p->job->rank + 1]; i++)
-    samples += is_first(&p->plan->chunk[p->plan->hold[i]]);
+  int64_t samples = 0; /* who has the first row of a sequence counts it */
+  for (int64_t i = 0; i < p->pack.n_seqs; i++) samples += p->job->route->held[i].offset == 0;
   return (kf_counters){.memory_bytes = (int64_t)usage.ru_maxrss * 1024,
                        .memory_limit_bytes = (int64_t)pages * page / p->job->o.ranks_here,
                        .tokens = p->pack.n_rows,
@@ -276,8 +271,10 @@ static kf_status run(train_step *p, int64_t step, train_result *out) {
   if ((status = kf_comm_barrier(job->o.comm))) return status; /* all begin at once */
   train_clock_start(&p->clock);
   if ((status = schedule(p))) return status;
+  if ((status = make_table(p, KF_EXCHANGE_ROUTE, &job->route))) return status;
+  if ((status = make_table(p, KF_EXCHANGE_ULYSSES_SPLIT, &job->ulysses))) return status;
   if ((status = reserve(p))) return status;
-  if ((status = group(p))) return status;
+  make_pack(p);
   if ((status = forward(p))) return status;
   make_loss(p);
   if ((status = backward(p))) return status;

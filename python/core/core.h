@@ -5,8 +5,7 @@
 ** the business of the package's .py files.
 **
 **   module.c        the module, errors, texts, mixes, costs, configuration, fit
-**   core_plan.c     Plan: a copy of a kf_plan that Python owns
-**   exchange.c      what one rank sends and receives under a plan, as index tables
+**   core_plan.c     Plan: a copy of a kf_plan that Python owns, and its exchange tables
 **   core_planner.c  Planner and Scheduler, which make plans
 **   core_sampler.c  Sampler
 **   core_kernels.c  attention and adaln on memory that is given by address; adaln on CUDA, if built
@@ -71,14 +70,6 @@ typedef struct kfpy_plan {
 
 bool kfpy_plan_init(PyObject *module);
 PyObject *kfpy_plan_copy(const kf_plan *plan);
-
-/* ------------------------------------------------------------------------- exchange.c */
-
-PyObject *kfpy_route(PyObject *self, PyObject *args);
-PyObject *kfpy_held(PyObject *self, PyObject *args);
-PyObject *kfpy_sequences(PyObject *self, PyObject *args);
-PyObject *kfpy_ulysses(PyObject *self, PyObject *args);
-PyObject *kfpy_segments(PyObject *self, PyObject *args);
 
 /* ------------------------------------------------------------------------- the others */
 

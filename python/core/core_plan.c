@@ -2,6 +2,14 @@
 /*
 ** Plan: a plan that outlives its planner's next call, because what is routed by it comes back in the
 ** backward pass, when several later steps may have been planned. All arrays are copied into one block.
+**
+** And a rank's kf_exchange for a transport that has one all-to-all with uneven parts and can gather and
+** scatter rows by index: torch.distributed on any device.
+**
+**     in (n_in rows) --send_index--> | to rank 0 | to rank 1 | .. |
+**                                     all-to-all, send_count[q] rows to q, recv_count[q] from q
+**                    | from rank 0 | from rank 1 | .. | --recv_index--> out (n_out rows)
+**     in [from, from + n) --------------- stays --------------------> out [to, to + n)
 */
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +24,7 @@ typedef struct part {
   size_t size;
 } part;
 
-enum { N_PARTS = 18 };
+enum { N_PARTS = 19 };
 
 static void list_parts(const kf_plan *p, part out[N_PARTS]) {
   int64_t r = p->n_ranks, c = p->n_chunks;
@@ -26,6 +34,7 @@ static void list_parts(const kf_plan *p, part out[N_PARTS]) {
     {"send_off", offsetof(kf_plan, send_off), r + 1, 8},
     {"home_row", offsetof(kf_plan, home_row), c, 8},
     {"hold_off", offsetof(kf_plan, hold_off), r + 1, 8},
+    {"part_off", offsetof(kf_plan, part_off), KF_N_PARTS * r + 1, 8},
     {"hold", offsetof(kf_plan, hold), c, 8},
     {"hold_row", offsetof(kf_plan, hold_row), c, 8},
     {"home_rows", offsetof(kf_plan, home_rows), r, 8},
@@ -124,20 +133,129 @@ static PyObject *plan_svg(PyObject *self, PyObject *args) {
   return status ? kfpy_raise(status) : kfpy_text(text);
 }
 
+/* --------------------------------------------------------------------------- exchanges */
+
+/* Does run i of what stays lie in one piece on both sides? The others are sent, to the rank itself. */
+static bool is_flat(const kf_exchange *x, int64_t i) {
+  const kf_run *a = &x->run[0][x->run_off[0][x->n_peers] + i];
+  const kf_run *b = &x->run[1][x->run_off[1][x->n_peers] + i];
+  return a->width == a->stride && b->width == b->stride;
+}
+
+static int64_t count_stay(const kf_exchange *x) {
+  return x->run_off[0][x->n_peers + 1] - x->run_off[0][x->n_peers];
+}
+
+static PyObject *list_stay(const kf_exchange *x) {
+  PyObject *list = PyList_New(0);
+  for (int64_t i = 0; list && i < count_stay(x); i++) {
+    const kf_run *from = &x->run[0][x->run_off[0][x->n_peers] + i];
+    const kf_run *to = &x->run[1][x->run_off[1][x->n_peers] + i];
+    if (!is_flat(x, i)) continue;
+    PyObject *run = Py_BuildValue("(LLL)", (long long)from->first, (long long)to->first,
+                                  (long long)(from->n * from->width));
+    if (!run || PyList_Append(list, run)) Py_CLEAR(list);
+    Py_XDECREF(run);
+  }
+  return list;
+}
+
+static int64_t *expand(const kf_run *run, int64_t *out) {
+  bool flat = run->width == run->stride; /* then it is one long piece */
+  int64_t n = flat ? 1 : run->n, width = flat ? run->n * run->width : run->width;
+  for (int64_t i = 0; i < n; i++)
+    for (int64_t k = 0; k < width; k++) *out++ = run->first + i * run->stride + k;
+  return out;
+}
+
+/* What goes to, or comes from, each rank: how many units, and which. */
+static bool list_side(const kf_exchange *x, int side, PyObject **index, PyObject **count) {
+  int64_t n = 0, own = 0;
+  *count = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)x->n_ranks * 8);
+  if (!*count) return false;
+  int64_t *of_rank = (int64_t *)PyByteArray_AsString(*count);
+  memset(of_rank, 0, (size_t)x->n_ranks * 8);
+  for (int64_t p = 0; p < x->n_peers; p++)
+    n += of_rank[x->peer[p].peer] = side == 0 ? x->peer[p].send : x->peer[p].recv;
+  const kf_run *stay = &x->run[side][x->run_off[side][x->n_peers]];
+  for (int64_t i = 0; i < count_stay(x); i++) own += is_flat(x, i) ? 0 : stay[i].n * stay[i].width;
+  of_rank[x->rank] = own;
+  *index = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(n + own) * 8);
+  if (!*index) return false;
+  int64_t *at = (int64_t *)PyByteArray_AsString(*index);
+  bool done = false;
+  for (int64_t p = 0; p <= x->n_peers; p++) { /* ranks rise, and this one stands among them */
+    if (!done && (p == x->n_peers || x->peer[p].peer > x->rank)) {
+      for (int64_t i = 0; i < count_stay(x); i++)
+        if (!is_flat(x, i)) at = expand(&stay[i], at);
+      done = true;
+    }
+    for (int64_t i = x->run_off[side][p]; p < x->n_peers && i < x->run_off[side][p + 1]; i++)
+      at = expand(&x->run[side][i], at);
+  }
+  return true;
+}
+
+static kf_exchange *make_table(PyObject *self, int kind, int rank, int heads) {
+  kf_exchange *x = NULL;
+  kf_status status = kf_exchange_create(&((kfpy_plan *)self)->plan, rank, kind, heads, &x);
+  if (status) kfpy_raise(status);
+  return x;
+}
+
+static PyObject *plan_exchange(PyObject *self, PyObject *args) {
+  int kind, rank, heads = 0;
+  PyObject *index[2] = {NULL, NULL}, *count[2] = {NULL, NULL}, *stay = NULL, *out = NULL;
+  if (!PyArg_ParseTuple(args, "ii|i", &kind, &rank, &heads)) return NULL;
+  kf_exchange *x = make_table(self, kind, rank, heads);
+  if (!x) return NULL;
+  if (list_side(x, 0, &index[0], &count[0]) && list_side(x, 1, &index[1], &count[1]) &&
+      (stay = list_stay(x)))
+    out = Py_BuildValue("(LLOOOOOO)", (long long)x->n_units[0], (long long)x->n_units[1], index[0],
+                        index[1], count[0], count[1], stay, x->busy ? Py_True : Py_False);
+  for (int side = 0; side < 2; side++) Py_XDECREF(index[side]), Py_XDECREF(count[side]);
+  Py_XDECREF(stay);
+  kf_exchange_free(x);
+  return out;
+}
+
+static PyObject *plan_held(PyObject *self, PyObject *args) {
+  int rank;
+  if (!PyArg_ParseTuple(args, "i", &rank)) return NULL;
+  kf_exchange *x = make_table(self, KF_EXCHANGE_SEQUENCES, rank, 0);
+  if (!x) return NULL;
+  PyObject *out = kfpy_bytes(x->held, x->part_off[KF_N_PARTS], sizeof *x->held);
+  kf_exchange_free(x);
+  return out;
+}
+
+static PyObject *plan_segments(PyObject *self, PyObject *args) {
+  int kind, rank, heads;
+  if (!PyArg_ParseTuple(args, "iii", &kind, &rank, &heads)) return NULL;
+  kf_exchange *x = make_table(self, kind, rank, heads);
+  if (!x) return NULL;
+  PyObject *out = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)x->n_segments * 5 * 8);
+  int64_t *at = out ? (int64_t *)PyByteArray_AsString(out) : NULL;
+  for (int64_t i = 0; out && i < x->n_segments; i++, at += 5) {
+    const kf_segment *s = &x->segment[i];
+    memcpy(at, (int64_t[5]){s->seq, s->rows, s->offset, s->first_head, s->heads}, 5 * 8);
+  }
+  kf_exchange_free(x);
+  return out;
+}
+
 static PyMethodDef methods[] = {
   {"array", plan_array, METH_VARARGS, "array(name) -> bytes: an array of kf_plan."},
   {"facts", plan_facts, METH_NOARGS, "facts() -> dict: sizes, hash and figures."},
   {"svg", plan_svg, METH_VARARGS, "svg(title) -> str"},
-  {"route", kfpy_route, METH_VARARGS, "route(rank) -> exchange of rows, home to holders."},
-  {"held", kfpy_held, METH_VARARGS,
-   "held(rank) -> bytes: (seq, offset, length, split) of each chunk that has rows there."},
-  {"sequences", kfpy_sequences, METH_VARARGS,
-   "sequences(rank) -> exchange of one row a sequence, home to one row a held chunk."},
-  {"ulysses", kfpy_ulysses, METH_VARARGS,
-   "ulysses(rank, heads, split_only) -> exchange of (row, head) pairs, holders to owners of "
-   "heads."},
-  {"segments", kfpy_segments, METH_VARARGS,
-   "segments(rank, heads, split_only) -> bytes: (seq, rows, offset, first_head, heads) of each."},
+  {"exchange", plan_exchange, METH_VARARGS,
+   "exchange(kind, rank, heads) -> (n_in, n_out, send_index, recv_index, send_count, recv_count, "
+   "stay, "
+   "busy): a kf_exchange, indices and counts as 64-bit integers, stay a list of (from, to, n)."},
+  {"held", plan_held, METH_VARARGS,
+   "held(rank) -> bytes: the columns of each chunk that has rows there, in order."},
+  {"segments", plan_segments, METH_VARARGS,
+   "segments(kind, rank, heads) -> bytes: (seq, rows, offset, first_head, heads) of each."},
   {NULL, NULL, 0, NULL}};
 
 bool kfpy_plan_init(PyObject *module) {

@@ -19,15 +19,13 @@ import torch
 from ._ranks import Ranks
 from ._stopwatch import Stopwatch
 from ._attention import attention
-from .plan import Segment, list_of
+from .plan import ROUTE, SEQUENCES, ULYSSES, ULYSSES_SPLIT, Segment, list_of
 from .scheduler import WRONG, Scheduler, bag_sizes, log
 from .transport import Exchange, arrive, depart, move
 
 LAYERS = 24  # of a model that nobody described
 
-Piece = collections.namedtuple("Piece", "when lens")
 SplitSegments = collections.namedtuple("SplitSegments", "segments")
-FIRST, LAST, SPLIT = range(3)
 
 
 class Step:
@@ -39,37 +37,21 @@ class Step:
         self.kept = {}  # what was made of the plan, by what it is
         self.stopwatch = self.flat_shape = None
 
-    def exchange(self, kind, device, *arguments):
+    def exchange(self, kind, device, heads=0):
         """The tables of one kind of move, made when first needed."""
-        key = (kind, device) + arguments
+        key = (kind, device, heads)
         if key not in self.kept:
             if self.stopwatch is None:
                 self.stopwatch = Stopwatch(device)
-            table = getattr(self.plan.core, kind)(self.ranks.rank, *arguments)
-            self.kept[key] = Exchange(self.ranks, table, device, kind == "sequences", self.stopwatch)
+            table = self.plan.core.exchange(kind, self.ranks.rank, heads)
+            self.kept[key] = Exchange(self.ranks, table, device, kind == SEQUENCES, self.stopwatch)
         return self.kept[key]
-
-    def pieces(self):
-        """Held rows in runs, in order: chunks of split sequences, and whole sequences to be computed FIRST or LAST. The
-        first have about three quarters of the work, because q, k and v are three times as much as o. There always is a
-        split run, if an empty one: who has no part in the exchange still makes the call."""
-        if "pieces" not in self.kept:
-            work = sum(n * n for n, split in zip(self.plan.lens, self.plan.held_split) if not split)
-            out, done = [Piece(SPLIT, [])], 0
-            for n, split in zip(self.plan.lens, self.plan.held_split):
-                when = SPLIT if split else FIRST if 4 * done < 3 * work else LAST
-                done += 0 if split else n * n
-                if out[-1].when != when:
-                    out.append(Piece(when, []))
-                out[-1].lens.append(n)
-            self.kept["pieces"] = out
-        return self.kept["pieces"]
 
     def split_segments(self, heads):
         """What attention computes of split sequences, as a plan of its own."""
         key = ("segments", heads)
         if key not in self.kept:
-            rows = list_of(self.plan.core.segments(self.ranks.rank, heads, True), 5)
+            rows = list_of(self.plan.core.segments(ULYSSES_SPLIT, self.ranks.rank, heads), 5)
             self.kept[key] = SplitSegments([Segment(*row) for row in rows])
         return self.kept[key]
 
@@ -196,7 +178,7 @@ class SequenceBalancer:
             raise ValueError("packed_features is a tensor, expected a list of tensors")
         features = list(packed_features or [])
         step = self.step
-        exchange = step.exchange("route", packed_seqs.device)
+        exchange = step.exchange(ROUTE, packed_seqs.device)
         stopwatch = step.stopwatch
 
         def done(what):  # the stage begins after the forward and ends before the backward of this move
@@ -218,14 +200,14 @@ class SequenceBalancer:
         tokens of a sequence share, such as its conditioning. The gradients of a split sequence's chunks add up. A
         list of tensors: all in one exchange."""
         rows = [values] if isinstance(values, torch.Tensor) else list(values)
-        exchange = self.step.exchange("sequences", rows[0].device)
+        exchange = self.step.exchange(SEQUENCES, rows[0].device)
         out = rows if exchange.is_identity else move(exchange, rows)
         return out[0] if isinstance(values, torch.Tensor) else out
 
     def reverse_route(self, packed_seqs):
         """Held rows, of any width, return to their sequences' home. A list of tensors: all in one exchange."""
         rows = [packed_seqs] if isinstance(packed_seqs, torch.Tensor) else list(packed_seqs)
-        exchange = self.step.exchange("route", rows[0].device).reversed
+        exchange = self.step.exchange(ROUTE, rows[0].device).reversed
         stopwatch = self.step.stopwatch
         stopwatch.off()
 
@@ -271,7 +253,7 @@ class SequenceBalancer:
         knapformer.attention takes both."""
         step = step or self.step
         heads, head_dim = self._heads_of((q, k, v), step), q.shape[2]
-        exchange = step.exchange("ulysses", q.device, heads)
+        exchange = step.exchange(ULYSSES, q.device, heads)
         flat = [t.reshape(-1, head_dim) for t in (q, k, v)]
         if len(flat[0]) != exchange.n_in:
             raise ValueError("q has %d rows, expected %d, those of plan.lens" % (len(q), exchange.n_in // heads))
@@ -295,35 +277,28 @@ class SequenceBalancer:
             raise ValueError("o has shape %s, expected that of q after pre_attn, %s" %
                              (tuple(o.shape), tuple(step.flat_shape)))
         heads, flat = step.plan.heads, o.reshape(step.flat_shape)
-        exchange = step.exchange("ulysses", o.device, heads).reversed
+        exchange = step.exchange(ULYSSES, o.device, heads).reversed
         if not exchange.is_identity:
             flat = move(exchange, [flat])[0]
         return step.plan.lens, flat.reshape(-1, heads, flat.shape[1])
 
     def attention(self, q, k, v, scale=None, step=None):
         """What pre_attn, knapformer.attention and post_attn do: (rows, heads, head_dim), as held, in and out. But whole
-        sequences are computed where they lie, while the rows of split ones travel: the first of them while q, k and v do, the
-        others while the outputs come back."""
+        sequences are computed where they lie, while the rows of split ones travel: the early ones while q, k and v do, the
+        late ones while the outputs come back."""
         step = step or self.step
         heads, head_dim = self._heads_of((q, k, v), step), q.shape[2]
-        exchange = step.exchange("ulysses", q.device, heads, True)
-        pieces = step.pieces()
-        sizes = [sum(piece.lens) for piece in pieces]
+        exchange = step.exchange(ULYSSES_SPLIT, q.device, heads)
+        lens = step.plan.part_lens
+        sizes = [sum(part) for part in lens]
         if sum(sizes) != len(q):
             raise ValueError("q has %d rows, expected %d, those of plan.lens" % (len(q), sum(sizes)))
         if not exchange.busy:
             return attention(q, k, v, step.plan.lens, scale)
-        parts = list(zip(*(t.split(sizes) for t in (q, k, v))))
-
-        def compute(when):
-            return {i: attention(*parts[i], piece.lens, scale) for i, piece in enumerate(pieces) if piece.when == when}
-
-        split = [i for i, piece in enumerate(pieces) if piece.when == SPLIT]
-        departed = depart(exchange, [torch.cat(side).reshape(-1, head_dim) for side in zip(*(parts[i] for i in split))])
-        out = compute(FIRST)
+        split, early, late = zip(*(t.split(sizes) for t in (q, k, v)))
+        departed = depart(exchange, [t.reshape(-1, head_dim) for t in split])
+        first = attention(*early, lens[1], scale)
         o = attention(*arrive(departed), step.split_segments(heads), scale)
         departed = depart(exchange.reversed, [o])
-        out.update(compute(LAST))
-        o = arrive(departed)[0].reshape(-1, heads, head_dim)
-        out.update(zip(split, o.split([sizes[i] for i in split])))
-        return torch.cat([out[i] for i in range(len(pieces))])
+        last = attention(*late, lens[2], scale)
+        return torch.cat([arrive(departed)[0].reshape(-1, heads, head_dim), first, last])

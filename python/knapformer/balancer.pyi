@@ -35,16 +35,8 @@ class _More(TypedDict, total=False):  # of Scheduler.plan
     signature: int
     error: str | None
 
-class Piece(NamedTuple):
-    when: int
-    lens: list[int]
-
 class SplitSegments(NamedTuple):
     segments: list[Segment]
-
-FIRST: int
-LAST: int
-SPLIT: int
 
 class Step:
     ranks: Ranks
@@ -54,8 +46,7 @@ class Step:
     stopwatch: Stopwatch | None
     flat_shape: torch.Size | None
     def __init__(self, ranks: Ranks, plan: Plan, local_lens: Sequence[SupportsIndex]) -> None: ...
-    def exchange(self, kind: str, device: torch.device, *arguments: int) -> Exchange: ...
-    def pieces(self) -> list[Piece]: ...
+    def exchange(self, kind: int, device: torch.device, heads: int = 0) -> Exchange: ...
     def split_segments(self, heads: int) -> SplitSegments: ...
     def seq_lens(self, device: torch.device) -> Tensor: ...
 

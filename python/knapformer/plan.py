@@ -16,6 +16,7 @@ After = collections.namedtuple("After", "max_over_mean step_s compute_s comm_s m
 Segment = collections.namedtuple("Segment", "seq rows offset first_head heads")
 
 AFFINITIES = ("fill", "spread")
+ROUTE, SEQUENCES, ULYSSES, ULYSSES_SPLIT = range(4)  # kinds of exchange: kf_exchange_kind
 
 
 def ints(values):
@@ -76,12 +77,14 @@ class Plan:
     and are defined in doc/metrics-of-a-plan.md: ranks seqs tokens ideal_s lower_bound_s gap speedup
     split_seqs a2a_fraction moved_fraction, `before` and `after` with their own. Further:
 
-    chunks       (n, 7): seq, source, destination, offset, length, first_head, heads; a NumPy array
-                 where there is NumPy, else a two-dimensional memoryview
+    chunks       (n, 8): seq, source, destination, offset, length, first_head, heads, part (0 split,
+                 1 early, 2 late); a NumPy array where there is NumPy, else a two-dimensional memoryview
     hash         16 hex digits; the same on every rank, in C and under MPI
     rank         the rank this plan is looked at from; None for a plan of plan()
-    held         (seq, offset, length) of each chunk whose rows this rank holds, in order
+    held         (seq, offset, length) of each chunk whose rows this rank holds, in order: those of split sequences,
+                 then whole ones that are computed early, then late ones
     lens         the lengths of these: rows of each held chunk
+    part_lens    the same, one list for each of the three parts
     segments     what this rank's attention computes: Segment(seq, rows, offset, first_head, heads)
     """
 
@@ -123,9 +126,9 @@ class Plan:
         try:
             import numpy
         except ImportError:
-            shape = (len(data) // 56, 7)
+            shape = (len(data) // 64, 8)
             return memoryview(data).cast("q", shape) if shape[0] else memoryview(data).cast("q")
-        return numpy.frombuffer(data, dtype=numpy.int64).reshape(-1, 7)
+        return numpy.frombuffer(data, dtype=numpy.int64).reshape(-1, 8)
 
     def _here(self):
         if self.rank is None:
@@ -143,7 +146,7 @@ class Plan:
     @property
     def held(self):
         if self._held is None:
-            self._held = list_of(self.core.held(self._here()), 4)
+            self._held = [(row[0], row[3], row[4], row[7]) for row in list_of(self.core.held(self._here()), 8)]
         return [chunk[:3] for chunk in self._held]
 
     @property
@@ -151,9 +154,9 @@ class Plan:
         return [length for _, _, length in self.held]
 
     @property
-    def held_split(self):
-        """Of each held chunk: is its sequence split?"""
-        return [bool(chunk[3]) for chunk in self._held] if self.held else []
+    def part_lens(self):
+        lens = self.lens
+        return tuple([n for n, chunk in zip(lens, self._held) if chunk[3] == part] for part in range(3))
 
     def rows(self):
         """(rows at home, rows held) of this rank."""
@@ -163,7 +166,7 @@ class Plan:
     @property
     def segments(self):
         if self._segments is None:
-            data = self.core.segments(self._here(), self.heads or self.facts["heads"])
+            data = self.core.segments(ULYSSES, self._here(), self.heads or self.facts["heads"])
             self._segments = [Segment(*row) for row in list_of(data, 5)]
         return self._segments
 

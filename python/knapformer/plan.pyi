@@ -9,6 +9,10 @@ _Bags: TypeAlias = int | str | list[int] | tuple[int, ...]
 _Affinity: TypeAlias = Literal["fill", "spread"]
 
 AFFINITIES: tuple[str, ...]
+ROUTE: int
+SEQUENCES: int
+ULYSSES: int
+ULYSSES_SPLIT: int
 
 class Before(NamedTuple):
     max_over_mean: float
@@ -69,14 +73,14 @@ class Plan:
     @property
     def hash(self) -> str: ...
     @property
-    def chunks(self) -> Any: ...  # (n, 7), a NumPy array or a memoryview
+    def chunks(self) -> Any: ...  # (n, 8), a NumPy array or a memoryview
     def at(self, rank: int) -> Plan: ...
     @property
     def held(self) -> list[tuple[int, int, int]]: ...
     @property
     def lens(self) -> list[int]: ...
     @property
-    def held_split(self) -> list[bool]: ...
+    def part_lens(self) -> tuple[list[int], ...]: ...
     def rows(self) -> tuple[int, int]: ...
     @property
     def segments(self) -> list[Segment]: ...

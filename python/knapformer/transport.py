@@ -19,13 +19,13 @@ import threading
 import torch
 from torch.autograd.function import once_differentiable
 
-from .plan import list_of
+from .plan import ROUTE, list_of
 
 CARRIERS = ((8, torch.int64), (4, torch.int32), (1, torch.uint8))
 
 
 class Exchange:
-    """One rank's part in moving rows under a plan: the tables of python/core/exchange.c as tensors.
+    """One rank's part in moving rows under a plan: a kf_exchange as tensors.
     `fans_out`: a row may go to several ranks (see SequenceBalancer.route_sequences); on the way back its copies
     are added up, `adds_up`."""
 
@@ -274,7 +274,7 @@ def _route_of(mapping, device):
         ranks = Ranks(mapping.group)
         if ranks.size != mapping.ranks:
             raise ValueError("a mapping of %d ranks in a process group of %d" % (mapping.ranks, ranks.size))
-        exchanges[device] = Exchange(ranks, mapping.core.route(ranks.rank), device)
+        exchanges[device] = Exchange(ranks, mapping.core.exchange(ROUTE, ranks.rank), device)
     return exchanges[device]
 
 

@@ -44,7 +44,7 @@ kf_status kfi_comm_enter(kf_comm *comm, const char *call) {
   return KF_OK;
 }
 
-kf_status kfi_comm_exchange(kf_comm *comm, const kfi_exchange *exchange) {
+kf_status kfi_comm_exchange(kf_comm *comm, const kfi_transfer *exchange) {
   kf_status status = comm->ops->exchange(comm, exchange);
   return status ? kfi_comm_fail(comm, status) : KF_OK;
 }
@@ -76,7 +76,9 @@ void kfi_name_ranks(const bool *marked, int32_t n_ranks, char names[KFI_NAMES]) 
 
 void kf_comm_free(kf_comm *comm) {
   if (!comm) return;
-  kfi_buffer_free(&comm->runs);
+  kfi_buffer_free(&comm->blocks);
+  kfi_buffer_free(&comm->table.block);
+  kfi_buffer_free(&comm->table.scratch);
   kfi_buffer_free(&comm->peers);
   comm->ops->free(comm);
 }
@@ -122,36 +124,36 @@ kf_status kf_comm_gather(kf_comm *comm, const void *record, int64_t n_bytes, voi
   return kfi_comm_gather(comm, "gather", record, n_bytes, all);
 }
 
-/* One run for each rank that gets or sends anything. */
+/* One block for each rank that gets or sends anything. */
 static kf_status flat_side(kf_comm *comm, const char *name, char *data, const int64_t *n_bytes,
                            kfi_side *side) {
   int64_t n = 0;
   for (int32_t q = 0; q < comm->size; q++) {
-    side->run_off[q] = n;
+    side->block_off[q] = n;
     if (n_bytes[q] < 0)
       return kfi_fail(KF_EINVAL, "alltoallv: %s_bytes[%d] is %lld, expected 0 or more", name, q,
                       (long long)n_bytes[q]);
     if (n_bytes[q] == 0) continue;
     if (!data) return kfi_fail(KF_EINVAL, "alltoallv: %s is NULL", name);
-    side->run[n++] = (kfi_run){data, 1, n_bytes[q], n_bytes[q]};
+    side->block[n++] = (kfi_block){data, 1, n_bytes[q], n_bytes[q]};
     data += n_bytes[q];
   }
-  side->run_off[comm->size] = n;
+  side->block_off[comm->size] = n;
   return KF_OK;
 }
 
 static kf_status flat_exchange(kf_comm *comm, const void *send, const int64_t *send_bytes,
-                               void *recv, const int64_t *recv_bytes, kfi_exchange *x) {
+                               void *recv, const int64_t *recv_bytes, kfi_transfer *x) {
   kf_status status;
   size_t n = (size_t)comm->size + 1;
   if (!send_bytes || !recv_bytes)
     return kfi_fail(KF_EINVAL, "alltoallv: %s is NULL", send_bytes ? "recv_bytes" : "send_bytes");
   int64_t *off = kfi_buffer_reserve(&comm->peers, 2 * n * sizeof *off);
   if (!off) return KF_ENOMEM;
-  kfi_run *run = kfi_buffer_reserve(&comm->runs, 2 * n * sizeof *run);
-  if (!run) return KF_ENOMEM;
-  *x = (kfi_exchange){{off, run}, {off + n, run + n}};
-  /* runs are read only where they are sent from; the type cannot say so */
+  kfi_block *block = kfi_buffer_reserve(&comm->blocks, 2 * n * sizeof *block);
+  if (!block) return KF_ENOMEM;
+  *x = (kfi_transfer){{off, block}, {off + n, block + n}};
+  /* blocks are read only where they are sent from; the type cannot say so */
   if ((status = flat_side(comm, "send", (char *)(uintptr_t)send, send_bytes, &x->send)))
     return status;
   if ((status = flat_side(comm, "recv", recv, recv_bytes, &x->recv))) return status;
@@ -164,7 +166,7 @@ static kf_status flat_exchange(kf_comm *comm, const void *send, const int64_t *s
 
 kf_status kf_comm_alltoallv(kf_comm *comm, const void *send, const int64_t *send_bytes, void *recv,
                             const int64_t *recv_bytes) {
-  kfi_exchange x;
+  kfi_transfer x;
   kf_status status;
   if ((status = kfi_comm_enter(comm, "alltoallv"))) return status;
   comm->what = 0;

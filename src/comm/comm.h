@@ -2,10 +2,10 @@
 /*
 ** What the files of src/comm share.
 **
-**     plan --route.c, ulysses.c--> runs by peer --backend--> bytes at the peer
+**     plan --exchange table--> runs of rows --move.c--> blocks of memory --backend--> bytes at the peer
 **
 ** A backend moves bytes between ranks and knows neither plans nor tensors. It is the only one to
-** touch the memory that runs point to, also for what stays on its rank: so a run may as well lie
+** touch the memory that blocks point to, also for what stays on its rank: so a block may as well lie
 ** on a device, and a backend may enqueue on a stream that it was created with and return.
 */
 #ifndef KFI_COMM_H
@@ -15,50 +15,53 @@
 
 #include "../memory.h"
 #include "../numbers.h"
+#include "../plan/exchange.h"
 #include "../status.h"
 
-/* ----------------------------------------------------------------- run.c: rows */
+/* ---------------------------------------------------------------- copy.c: rows */
 
 /*
 ** A block of rows in somebody's memory: the smallest thing that moves. Its bytes in order are row
-** 0, row 1, ... A run at the sender and its partner at the receiver have the same rows and
+** 0, row 1, ... A block at the sender and its partner at the receiver have the same rows and
 ** row_bytes; strides are each side's own.
 */
-typedef struct kfi_run {
+typedef struct kfi_block {
   char *data;
   int64_t rows, row_bytes, stride;
-} kfi_run;
+} kfi_block;
 
-static inline int64_t kfi_run_bytes(const kfi_run *run) { return run->rows * run->row_bytes; }
+static inline int64_t kfi_block_bytes(const kfi_block *block) {
+  return block->rows * block->row_bytes;
+}
 
-/* Copy n_bytes from byte `from` on, between a run and a flat buffer. */
-void kfi_run_pack(const kfi_run *run, int64_t from, int64_t n_bytes, char *flat);
-void kfi_run_unpack(const kfi_run *run, int64_t from, int64_t n_bytes, const char *flat);
+/* Copy n_bytes from byte `from` on, between a block and a flat buffer. */
+void kfi_block_pack(const kfi_block *block, int64_t from, int64_t n_bytes, char *flat);
+void kfi_block_unpack(const kfi_block *block, int64_t from, int64_t n_bytes, const char *flat);
 
-/* Copy n_bytes from byte `from` on, from a run to its partner. */
-void kfi_run_copy(const kfi_run *to, const kfi_run *source, int64_t from, int64_t n_bytes);
+/* Copy n_bytes from byte `from` on, from a block to its partner. */
+void kfi_block_copy(const kfi_block *to, const kfi_block *source, int64_t from, int64_t n_bytes);
 
 /* Where bytes from .. from+n_bytes-1 lie, if they lie in one piece; else NULL. */
-char *kfi_run_flat(const kfi_run *run, int64_t from, int64_t n_bytes);
+char *kfi_block_flat(const kfi_block *block, int64_t from, int64_t n_bytes);
 
 /*
-** One side of an exchange: the runs for each rank, this one among them. What rank r sends to q,
+** One side of an exchange: the blocks for each rank, this one among them. What rank r sends to q,
 ** in order, are partners of what q receives from r.
 */
 typedef struct kfi_side {
-  int64_t *run_off; /* (n_ranks + 1) CSR by peer */
-  kfi_run *run;
+  int64_t *block_off; /* (n_ranks + 1) CSR by peer */
+  kfi_block *block;
 } kfi_side;
 
-typedef struct kfi_exchange {
+typedef struct kfi_transfer {
   kfi_side send, recv;
-} kfi_exchange;
+} kfi_transfer;
 
 /* ------------------------------------------------------------------ the backends */
 
 typedef struct kfi_comm_ops {
   kf_status (*gather)(kf_comm *, const void *record, int64_t n_bytes, void *all);
-  kf_status (*exchange)(kf_comm *, const kfi_exchange *);
+  kf_status (*exchange)(kf_comm *, const kfi_transfer *);
   kf_status (*reduce)(kf_comm *, kf_reduction, kf_dtype, int64_t n, void *data);
   void (*alarm)(kf_comm *, const char *reason); /* "this rank failed": to all, without waiting */
   void (*free)(kf_comm *);
@@ -71,11 +74,12 @@ struct kf_comm {
   const kfi_comm_ops *ops;
   int32_t rank, size;
   double timeout_s;
-  const char *call;        /* the call that is being made, for messages */
-  uint64_t what;           /* of an exchange: a hash of what all ranks must mean alike */
-  kf_status broken;        /* what every later call returns */
-  char reason[KFI_REASON]; /* and says */
-  kfi_buffer runs, peers;  /* of kfi_collect */
+  const char *call;         /* the call that is being made, for messages */
+  uint64_t what;            /* of an exchange: a hash of what all ranks must mean alike */
+  kf_status broken;         /* what every later call returns */
+  char reason[KFI_REASON];  /* and says */
+  kfi_buffer blocks, peers; /* of a transfer */
+  kfi_exchange_memory table;
 };
 
 /* The comm is of no more use; record the sentence for this call and all later ones. */
@@ -95,7 +99,7 @@ kf_status kfi_comm_gather(kf_comm *comm, const char *call, const void *record, i
 int64_t kfi_most_record(int32_t n_ranks);
 
 /* Make an exchange, and see that the others learn of a failure. */
-kf_status kfi_comm_exchange(kf_comm *comm, const kfi_exchange *exchange);
+kf_status kfi_comm_exchange(kf_comm *comm, const kfi_transfer *exchange);
 
 /* "rank 2 was", "ranks 2, 5 and 7 were", "ranks 2, 5, 7, 8 and 11 others were": those marked. */
 void kfi_name_ranks(const bool *marked, int32_t n_ranks, char names[KFI_NAMES]);
@@ -114,50 +118,17 @@ double kfi_now_s(void);
 /* Compare version and record size with all ranks; a test greets as another version. */
 kf_status kfi_step_greet(kf_comm *comm, const char *version, int64_t record_bytes);
 
-/* ---------------------------------------------------------- collect.c: by peer */
+/* --------------------------------------------------- move.c: tensors by a table */
 
-/* Gets runs in any order of peers and sorts them by peer. */
-typedef struct kfi_collector {
-  int64_t *run_off[2], *cursor[2]; /* (n_ranks + 1) */
-  kfi_run *run[2];                 /* NULL while runs are only counted */
-} kfi_collector;
-
-static inline void kfi_collector_add(kfi_collector *c, int side, int64_t peer, kfi_run run) {
-  if (c->run[side])
-    c->run[side][c->cursor[side][peer]++] = run;
-  else
-    c->run_off[side][peer + 1]++;
-}
-
-struct kfi_move;
-
-/* `walk` adds the runs of side 0 and side 1; it is called twice and adds the same both times. */
-kf_status kfi_collect(kf_comm *comm, void (*walk)(kfi_collector *, const struct kfi_move *),
-                      const struct kfi_move *move, kfi_side side[2]);
-
-/* --------------------------------------------------- move.c: tensors by a plan */
-
-/* What a caller of route or ulysses wants moved. side[0] is home or rows, side[1] held or pairs. */
+/* What a caller wants moved: tensors of side 0 and of side 1, and which side from. */
 typedef struct kfi_move {
-  const kf_plan *plan;
-  int32_t n_tensors, rank;
+  int32_t n_tensors;
   const kf_tensor *side[2]; /* (n_tensors) */
+  int from;
 } kfi_move;
 
-/* What route and ulysses differ in; indices are sides. */
-typedef struct kfi_move_kind {
-  const char *call[2]; /* what moving away from a side is called */
-  const char *name[2]; /* of the list of tensors */
-  int64_t (*n_rows[2])(const kf_plan *, int32_t rank);
-  kf_status (*check_pair)(const kf_comm *, const kf_plan *, int32_t i, const kf_tensor *,
-                          const kf_tensor *);
-  void (*walk)(kfi_collector *, const kfi_move *);
-} kfi_move_kind;
-
-kf_status kfi_move_run(kf_comm *comm, const kfi_move_kind *kind, const kfi_move *move, int from);
-
-static inline int64_t kfi_tensor_stride(const kf_tensor *t) {
-  return t->stride_bytes ? t->stride_bytes : t->row_bytes;
-}
+/* Make the table of a plan in the comm's own memory, and move by it. */
+kf_status kfi_move_by_plan(kf_comm *comm, const kf_plan *plan, kf_exchange_kind kind,
+                           const kfi_move *move);
 
 #endif

@@ -30,7 +30,7 @@ typedef struct post {
   int64_t what[2];    /* bytes of a record; of a reduction as in kfi_same_reduction */
   bool reduces;
   void *data; /* that it reduces */
-  const kfi_exchange *exchange;
+  const kfi_transfer *exchange;
 } post;
 
 /* What all ranks share. */
@@ -155,26 +155,26 @@ static kf_status gather(kf_comm *comm, const void *record, int64_t n_bytes, void
 /* Copy all that rank `from` has for this one. */
 static kf_status fetch(const kf_comm *comm, int32_t from, const kfi_side *send,
                        const kfi_side *recv) {
-  int64_t a = send->run_off[comm->rank], b = recv->run_off[from];
-  int64_t n = recv->run_off[from + 1] - b;
-  if (send->run_off[comm->rank + 1] - a != n)
-    return kfi_fail(KF_EMISMATCH, "%s: rank %d sends %lld runs where rank %d expects %lld",
-                    comm->call, from, (long long)(send->run_off[comm->rank + 1] - a), comm->rank,
+  int64_t a = send->block_off[comm->rank], b = recv->block_off[from];
+  int64_t n = recv->block_off[from + 1] - b;
+  if (send->block_off[comm->rank + 1] - a != n)
+    return kfi_fail(KF_EMISMATCH, "%s: rank %d sends %lld blocks where rank %d expects %lld",
+                    comm->call, from, (long long)(send->block_off[comm->rank + 1] - a), comm->rank,
                     (long long)n);
   for (int64_t i = 0; i < n; i++) {
-    const kfi_run *source = &send->run[a + i], *to = &recv->run[b + i];
+    const kfi_block *source = &send->block[a + i], *to = &recv->block[b + i];
     if (source->rows != to->rows || source->row_bytes != to->row_bytes)
       return kfi_fail(
         KF_EMISMATCH,
         "%s: rank %d sends %lld rows of %lld bytes where rank %d expects %lld of %lld", comm->call,
         from, (long long)source->rows, (long long)source->row_bytes, comm->rank,
         (long long)to->rows, (long long)to->row_bytes);
-    kfi_run_copy(to, source, 0, kfi_run_bytes(to));
+    kfi_block_copy(to, source, 0, kfi_block_bytes(to));
   }
   return KF_OK;
 }
 
-static kf_status exchange(kf_comm *comm, const kfi_exchange *x) {
+static kf_status exchange(kf_comm *comm, const kfi_transfer *x) {
   local *l = (local *)comm;
   kf_status status;
   if ((status = begin(l, (post){.exchange = x}))) return status;

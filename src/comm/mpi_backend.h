@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The MPI backend: mpi.c has the object, waiting and alarms; mpi_exchange.c moves runs. */
+/* The MPI backend: mpi.c has the object, waiting and alarms; mpi_exchange.c moves blocks. */
 #ifndef KFI_MPI_BACKEND_H
 #define KFI_MPI_BACKEND_H
 
@@ -24,10 +24,10 @@ typedef struct kfi_label {
   char call[24];
 } kfi_label;
 
-/* A message of an exchange: some bytes of one run or of several. */
+/* A message of an exchange: some bytes of one block or of several. */
 typedef struct kfi_message {
-  int64_t run, from, n_bytes; /* begins at byte `from` of this run */
-  char *data;                 /* the run's own memory, or a place in the staging buffer */
+  int64_t block, from, n_bytes; /* begins at byte `from` of this block */
+  char *data;                   /* the block's own memory, or a place in the staging buffer */
   int32_t peer;
   bool staged;
 } kfi_message;
@@ -69,6 +69,6 @@ kf_status kfi_mpi_listen(kfi_mpi *m);
 /* KF_ECOMM with MPI's own words. */
 kf_status kfi_mpi_failed(const kfi_mpi *m, int code, const char *what);
 
-kf_status kfi_mpi_exchange(kf_comm *comm, const kfi_exchange *exchange);
+kf_status kfi_mpi_exchange(kf_comm *comm, const kfi_transfer *exchange);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** An exchange over MPI. Both ends of a pair know the same list of runs, and cut it into messages
+** An exchange over MPI. Both ends of a pair know the same list of blocks, and cut it into messages
 ** by the same rule, so that nothing about sizes has to be said:
 **
-**   - a run of BIG bytes and more is a message of its own, or several, none longer than `most`;
-**   - shorter runs that follow each other share a message, until it has BIG bytes.
+**   - a block of BIG bytes and more is a message of its own, or several, none longer than `most`;
+**   - shorter blocks that follow each other share a message, until it has BIG bytes.
 **
 ** A message whose bytes lie in one piece is sent from, or received into, the caller's memory.
 ** Others pass through the staging buffer: packed just before they are sent, unpacked as soon as
@@ -28,7 +28,7 @@ enum { BIG = 1 << 17, LEAST = 1 << 22, MOST = 1 << 26, SLICE = 1 << 20, MANY = 3
 
 typedef struct transfer {
   kfi_mpi *m;
-  const kfi_exchange *x;
+  const kfi_transfer *x;
   int n_recv, n_send; /* messages: receives first */
   kfi_message *message;
   MPI_Request *request;
@@ -39,7 +39,7 @@ typedef struct transfer {
   kfi_wait wait;
 } transfer;
 
-/* ----------------------------------------------------- cutting runs into messages */
+/* ----------------------------------------------------- cutting blocks into messages */
 
 /* The longest message between two ranks that exchange so many bytes: at most some dozens of them,
 ** so that packing and sending overlap, or of a size that shows progress within the timeout. */
@@ -50,11 +50,11 @@ static int64_t longest(int64_t n_bytes) {
 
 /* Cut what one peer gets or gives. Counts only if `out` is NULL. Returns the number of messages. */
 static int64_t cut_peer(const kfi_side *side, int32_t peer, kfi_message *out) {
-  int64_t end = side->run_off[peer + 1], total = 0, n = 0;
-  for (int64_t i = side->run_off[peer]; i < end; i++) total += kfi_run_bytes(&side->run[i]);
+  int64_t end = side->block_off[peer + 1], total = 0, n = 0;
+  for (int64_t i = side->block_off[peer]; i < end; i++) total += kfi_block_bytes(&side->block[i]);
   int64_t most = longest(total);
-  for (int64_t i = side->run_off[peer]; i < end;) {
-    int64_t n_bytes = kfi_run_bytes(&side->run[i]), first = i++;
+  for (int64_t i = side->block_off[peer]; i < end;) {
+    int64_t n_bytes = kfi_block_bytes(&side->block[i]), first = i++;
     if (n_bytes >= BIG) {
       for (int64_t from = 0; from < n_bytes; from += most, n++) {
         int64_t k = n_bytes - from < most ? n_bytes - from : most;
@@ -62,8 +62,8 @@ static int64_t cut_peer(const kfi_side *side, int32_t peer, kfi_message *out) {
       }
       continue;
     }
-    for (; i < end && kfi_run_bytes(&side->run[i]) < BIG && n_bytes < BIG; i++)
-      n_bytes += kfi_run_bytes(&side->run[i]);
+    for (; i < end && kfi_block_bytes(&side->block[i]) < BIG && n_bytes < BIG; i++)
+      n_bytes += kfi_block_bytes(&side->block[i]);
     if (out) out[n] = (kfi_message){first, 0, n_bytes, NULL, peer, false};
     n++;
   }
@@ -74,7 +74,7 @@ static int64_t cut_side(const kf_comm *comm, const kfi_side *side, kfi_message *
   int64_t n = 0;
   for (int32_t i = 1; i < comm->size; i++) { /* start with the next rank: not all with rank 0 */
     int32_t peer = (comm->rank + i) % comm->size;
-    if (side->run_off[peer] == side->run_off[peer + 1]) continue;
+    if (side->block_off[peer] == side->block_off[peer + 1]) continue;
     n += cut_peer(side, peer, out ? out + n : NULL);
   }
   return n;
@@ -82,9 +82,9 @@ static int64_t cut_side(const kf_comm *comm, const kfi_side *side, kfi_message *
 
 /* Lies the message in one piece? Returns the staging bytes it needs. */
 static int64_t place(const kfi_side *side, kfi_message *msg) {
-  const kfi_run *run = &side->run[msg->run];
-  msg->data = msg->from + msg->n_bytes <= kfi_run_bytes(run)
-                ? kfi_run_flat(run, msg->from, msg->n_bytes)
+  const kfi_block *block = &side->block[msg->block];
+  msg->data = msg->from + msg->n_bytes <= kfi_block_bytes(block)
+                ? kfi_block_flat(block, msg->from, msg->n_bytes)
                 : NULL;
   msg->staged = !msg->data;
   return msg->staged ? (msg->n_bytes + 63) / 64 * 64 : 0;
@@ -131,16 +131,16 @@ static kf_status lay_out(transfer *t) {
 
 /* ------------------------------------------------------------------- moving bytes */
 
-/* Between the staging buffer and the runs that a message consists of. */
+/* Between the staging buffer and the blocks that a message consists of. */
 static void pack(const kfi_side *side, const kfi_message *msg, bool unpack) {
-  int64_t run = msg->run, from = msg->from;
-  for (int64_t at = 0, n; at < msg->n_bytes; at += n, run++, from = 0) {
-    n = kfi_run_bytes(&side->run[run]) - from;
+  int64_t block = msg->block, from = msg->from;
+  for (int64_t at = 0, n; at < msg->n_bytes; at += n, block++, from = 0) {
+    n = kfi_block_bytes(&side->block[block]) - from;
     if (n > msg->n_bytes - at) n = msg->n_bytes - at;
     if (unpack)
-      kfi_run_unpack(&side->run[run], from, n, msg->data + at);
+      kfi_block_unpack(&side->block[block], from, n, msg->data + at);
     else
-      kfi_run_pack(&side->run[run], from, n, msg->data + at);
+      kfi_block_pack(&side->block[block], from, n, msg->data + at);
   }
 }
 
@@ -213,14 +213,15 @@ static kf_status post_all(transfer *t) {
 static kf_status copy_home(transfer *t) {
   const kfi_side *send = &t->x->send, *recv = &t->x->recv;
   int32_t me = t->m->comm.rank;
-  int64_t a = send->run_off[me], b = recv->run_off[me], n = send->run_off[me + 1] - a, since = 0;
+  int64_t a = send->block_off[me], b = recv->block_off[me], n = send->block_off[me + 1] - a,
+          since = 0;
   bool progress;
   kf_status status;
   for (int64_t i = 0; i < n; i++) {
-    int64_t n_bytes = kfi_run_bytes(&send->run[a + i]);
+    int64_t n_bytes = kfi_block_bytes(&send->block[a + i]);
     for (int64_t from = 0; from < n_bytes; from += SLICE) {
       int64_t k = n_bytes - from < SLICE ? n_bytes - from : SLICE;
-      kfi_run_copy(&recv->run[b + i], &send->run[a + i], from, k);
+      kfi_block_copy(&recv->block[b + i], &send->block[a + i], from, k);
       if ((since += k) < SLICE) continue;
       since = 0;
       if ((status = poll_once(t, &progress))) return status;
@@ -229,7 +230,7 @@ static kf_status copy_home(transfer *t) {
   return KF_OK;
 }
 
-kf_status kfi_mpi_exchange(kf_comm *comm, const kfi_exchange *x) {
+kf_status kfi_mpi_exchange(kf_comm *comm, const kfi_transfer *x) {
   transfer t = {.m = (kfi_mpi *)comm, .x = x};
   bool progress;
   kf_status status;

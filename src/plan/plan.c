@@ -11,32 +11,71 @@
 
 #include "planning.h"
 
+/* The arrays of a plan that are written here, see kf_plan. */
+typedef struct tables {
+  kf_chunk *chunk;
+  int64_t *seq_off, *send_off, *home_row, *home_rows;
+  int64_t *hold_off, *part_off, *hold, *hold_row, *hold_rows;
+  int64_t *segment_off;
+  kf_segment *segment;
+  double *compute_s, *comm_s, *before_s;
+  int64_t *load_tokens;
+} tables;
+
+static tables take_tables(kfi_layout *lay, int64_t n_ranks, int64_t n_seqs, int64_t n_chunks) {
+  return (tables){.chunk = KFI_TAKE(lay, kf_chunk, n_chunks),
+                  .seq_off = KFI_TAKE(lay, int64_t, n_seqs + 1),
+                  .send_off = KFI_TAKE(lay, int64_t, n_ranks + 1),
+                  .home_row = KFI_TAKE(lay, int64_t, n_chunks),
+                  .home_rows = KFI_TAKE(lay, int64_t, n_ranks),
+                  .hold_off = KFI_TAKE(lay, int64_t, n_ranks + 1),
+                  .part_off = KFI_TAKE(lay, int64_t, KF_N_PARTS * n_ranks + 1),
+                  .hold = KFI_TAKE(lay, int64_t, n_chunks),
+                  .hold_row = KFI_TAKE(lay, int64_t, n_chunks),
+                  .hold_rows = KFI_TAKE(lay, int64_t, n_ranks),
+                  .segment_off = KFI_TAKE(lay, int64_t, n_ranks + 1),
+                  .segment = KFI_TAKE(lay, kf_segment, n_chunks),
+                  .compute_s = KFI_TAKE(lay, double, n_ranks),
+                  .comm_s = KFI_TAKE(lay, double, n_ranks),
+                  .before_s = KFI_TAKE(lay, double, n_ranks),
+                  .load_tokens = KFI_TAKE(lay, int64_t, n_ranks)};
+}
+
 /* -------------------------------------------------------------------- chunks */
 
 uint64_t kfi_plan_hash(const kf_chunk *chunk, int64_t n) {
-  return kfi_hash(KF_HASH_START, (const int64_t *)chunk, 7 * n);
+  uint64_t h = KF_HASH_START;
+  for (int64_t i = 0; i < n; i++) {
+    const kf_chunk *k = &chunk[i];
+    const int64_t row[7] = {k->seq,    k->source,     k->destination, k->offset,
+                            k->length, k->first_head, k->heads};
+    h = kfi_hash(h, row, 7);
+  }
+  return h;
 }
 
-/* Write the chunks of every sequence, in order, and where their rows stand at home. */
-static void write_chunks(const kf_batch *batch, const kfi_solution *sol, int32_t heads,
-                         kf_chunk *chunk, int64_t *seq_off, int64_t *send_off, int64_t *home_row,
-                         int64_t *home_rows) {
-  int64_t c = 0;
+/* Write the chunks of every sequence, in order, and where their rows stand at home. All that is whole
+** is late at first. */
+static void write_chunks(const tables *to, const kf_batch *batch, const kfi_solution *sol,
+                         int32_t heads) {
+  kf_chunk *chunk = to->chunk;
+  int64_t c = 0, *home_row = to->home_row;
   for (int32_t r = 0; r < batch->n_ranks; r++) {
     int64_t row = 0;
-    send_off[r] = c;
+    to->send_off[r] = c;
     for (int64_t i = batch->rank_off[r]; i < batch->rank_off[r + 1]; i++) {
       int64_t len = batch->len[i];
       int32_t where = sol->whole[i];
-      seq_off[i] = c;
+      to->seq_off[i] = c;
       if (where >= 0) {
-        chunk[c] = (kf_chunk){i, r, where, 0, len, 0, heads};
+        chunk[c] = (kf_chunk){i, r, where, 0, len, 0, heads, KF_PART_LATE};
         home_row[c++] = row;
       } else {
-        int64_t offset = 0, head = 0;
-        for (int64_t k = sol->split_off[~where]; k < sol->split_off[~where + 1]; k++) {
+        int64_t offset = 0, head = 0, end = sol->split_off[~where + 1];
+        int64_t part = end - sol->split_off[~where] > 1 ? KF_PART_SPLIT : KF_PART_LATE;
+        for (int64_t k = sol->split_off[~where]; k < end; k++) {
           const kfi_share *s = &sol->share[k];
-          chunk[c] = (kf_chunk){i, r, s->rank, offset, s->tokens, head, s->heads};
+          chunk[c] = (kf_chunk){i, r, s->rank, offset, s->tokens, head, s->heads, part};
           home_row[c++] = row + offset;
           offset += s->tokens;
           head += s->heads;
@@ -44,42 +83,56 @@ static void write_chunks(const kf_batch *batch, const kfi_solution *sol, int32_t
       }
       row += len;
     }
-    home_rows[r] = row;
+    to->home_rows[r] = row;
   }
-  seq_off[batch->n_seqs] = c;
-  send_off[batch->n_ranks] = c;
+  to->seq_off[batch->n_seqs] = c;
+  to->send_off[batch->n_ranks] = c;
 }
 
-/* The chunks by holder, and the holder's attention segments. */
-static void write_holders(const kf_plan *p, const kf_batch *batch, int64_t *hold_off, int64_t *hold,
-                          int64_t *hold_row, int64_t *hold_rows, int64_t *segment_off,
-                          kf_segment *segment) {
-  int32_t n_ranks = p->n_ranks;
-  memset(hold_off, 0, (size_t)(n_ranks + 1) * sizeof *hold_off);
-  for (int64_t c = 0; c < p->n_chunks; c++) hold_off[p->chunk[c].destination + 1]++;
-  for (int32_t r = 0; r < n_ranks; r++) hold_off[r + 1] += hold_off[r];
-  int64_t *next = segment_off; /* lent: segment_off is written below */
-  memcpy(next, hold_off, (size_t)n_ranks * sizeof *next);
-  memset(hold_rows, 0, (size_t)n_ranks * sizeof *hold_rows);
+/* The chunks by holder and part. `scratch` (2, n_ranks, KF_N_PARTS). */
+static void write_holders(const tables *to, const kf_plan *p, int64_t *scratch) {
+  int64_t n_lists = (int64_t)p->n_ranks * KF_N_PARTS, *next = scratch, *row = scratch + n_lists;
+  memset(to->part_off, 0, (size_t)(n_lists + 1) * sizeof *to->part_off);
+  memset(row, 0, (size_t)n_lists * sizeof *row);
   for (int64_t c = 0; c < p->n_chunks; c++) {
-    int64_t r = p->chunk[c].destination;
-    hold[next[r]++] = c;
-    hold_row[c] = hold_rows[r];
-    hold_rows[r] += p->chunk[c].length;
+    const kf_chunk *k = &p->chunk[c];
+    int64_t list = k->destination * KF_N_PARTS + k->part;
+    to->part_off[list + 1]++;
+    row[list] += k->length;
   }
+  for (int64_t list = 0, rows = 0; list < n_lists; list++) {
+    int64_t mine = row[list], r = list / KF_N_PARTS;
+    if (list % KF_N_PARTS == 0) to->hold_off[r] = to->part_off[list], rows = 0;
+    next[list] = to->part_off[list];
+    to->part_off[list + 1] += to->part_off[list];
+    row[list] = rows;
+    to->hold_rows[r] = rows += mine;
+  }
+  to->hold_off[p->n_ranks] = p->n_chunks;
+  for (int64_t c = 0; c < p->n_chunks; c++) {
+    const kf_chunk *k = &p->chunk[c];
+    int64_t list = k->destination * KF_N_PARTS + k->part;
+    to->hold[next[list]++] = c;
+    to->hold_row[c] = row[list];
+    row[list] += k->length;
+  }
+}
+
+static void write_segments(const tables *to, const kf_plan *p, const kf_batch *batch) {
   int64_t n = 0;
-  for (int32_t r = 0; r < n_ranks; r++) {
+  for (int32_t r = 0; r < p->n_ranks; r++) {
     int64_t offset = 0;
-    segment_off[r] = n;
-    for (int64_t k = hold_off[r]; k < hold_off[r + 1]; k++) {
-      const kf_chunk *c = &p->chunk[hold[k]];
+    to->segment_off[r] = n;
+    for (int64_t k = p->hold_off[r]; k < p->hold_off[r + 1]; k++) {
+      const kf_chunk *c = &p->chunk[p->hold[k]];
       if (c->heads == 0) continue;
       int64_t rows = batch->len[c->seq];
-      segment[n++] = (kf_segment){c->seq, rows, offset, (int32_t)c->first_head, (int32_t)c->heads};
+      to->segment[n++] =
+        (kf_segment){c->seq, rows, offset, (int32_t)c->first_head, (int32_t)c->heads};
       offset += rows * c->heads;
     }
   }
-  segment_off[n_ranks] = n;
+  to->segment_off[p->n_ranks] = n;
 }
 
 /* --------------------------------------------------------------------- pairs */
@@ -216,30 +269,31 @@ static kf_status build_pairs(kfi_plan_store *store) {
 
 /* --------------------------------------------------------------------- price */
 
-/* Predicted seconds and token loads per rank: the cost of the header, term by term. */
-static void price_ranks(const kf_plan *p, const kfi_world *w, const kf_batch *batch,
-                        double *compute_s, double *comm_s, double *before_s, int64_t *load) {
+/* Predicted seconds and token loads per rank: the cost of the header, term by term. By chunk, so that
+** the order of a rank's sum does not depend on parts. */
+static void price_ranks(const tables *to, const kf_plan *p, const kfi_world *w,
+                        const kf_batch *batch) {
+  double *compute_s = to->compute_s;
+  int64_t *load = to->load_tokens;
+  for (int32_t r = 0; r < p->n_ranks; r++) compute_s[r] = 0, load[r] = 0;
+  for (int64_t i = 0; i < p->n_chunks; i++) {
+    const kf_chunk *c = &p->chunk[i];
+    int64_t len = batch->len[c->seq];
+    double l = (double)len, f = batch->factor ? batch->factor[c->seq] : 1;
+    kfi_share s = {(int32_t)c->destination, (int32_t)c->heads, c->length};
+    compute_s[s.rank] +=
+      f * (w->linear_s * (double)c->length +
+           w->quadratic_s * l * l * ((double)c->heads / w->heads) + w->constant_s);
+    load[s.rank] += kfi_share_load(&s, len, w->heads);
+  }
   for (int32_t r = 0; r < p->n_ranks; r++) {
     double sum = 0;
-    int64_t tokens = 0;
-    for (int64_t h = p->hold_off[r]; h < p->hold_off[r + 1]; h++) {
-      const kf_chunk *c = &p->chunk[p->hold[h]];
-      int64_t len = batch->len[c->seq];
-      double l = (double)len, f = batch->factor ? batch->factor[c->seq] : 1;
-      kfi_share s = {r, (int32_t)c->heads, c->length};
-      sum += f * (w->linear_s * (double)c->length +
-                  w->quadratic_s * l * l * ((double)c->heads / w->heads) + w->constant_s);
-      tokens += kfi_share_load(&s, len, w->heads);
-    }
-    compute_s[r] = sum * w->slow[r];
-    load[r] = tokens;
-
-    sum = 0;
+    compute_s[r] *= w->slow[r];
     for (int64_t i = batch->rank_off[r]; i < batch->rank_off[r + 1]; i++) {
       double l = (double)batch->len[i], f = batch->factor ? batch->factor[i] : 1;
       sum += f * (w->linear_s * l + w->quadratic_s * l * l + w->constant_s);
     }
-    before_s[r] = sum * w->slow[r];
+    to->before_s[r] = sum * w->slow[r];
 
     double comm = w->route_latency_s * (double)(p->route_off[r + 1] - p->route_off[r]) +
                   w->ulysses_latency_s * (double)(p->ulysses_off[r + 1] - p->ulysses_off[r]);
@@ -252,7 +306,7 @@ static void price_ranks(const kf_plan *p, const kfi_world *w, const kf_batch *ba
       bool near = kfi_node(w, r) == kfi_node(w, (int32_t)q->peer);
       comm += (near ? w->ulysses_intra_s : w->ulysses_inter_s) * (double)(q->send + q->recv);
     }
-    comm_s[r] = comm;
+    to->comm_s[r] = comm;
   }
 }
 
@@ -316,38 +370,28 @@ kf_status kfi_plan_build(kfi_plan_store *store, const kfi_world *world, const kf
                  .n_seqs = n,
                  .n_chunks = n_chunks};
   kfi_layout lay = {0};
-  for (int pass = 0; pass < 2; pass++) {
-    lay.n_bytes = 0;
-    kf_chunk *chunk = KFI_TAKE(&lay, kf_chunk, n_chunks);
-    int64_t *seq_off = KFI_TAKE(&lay, int64_t, n + 1);
-    int64_t *send_off = KFI_TAKE(&lay, int64_t, n_ranks + 1);
-    int64_t *home_row = KFI_TAKE(&lay, int64_t, n_chunks);
-    int64_t *home_rows = KFI_TAKE(&lay, int64_t, n_ranks);
-    int64_t *hold_off = KFI_TAKE(&lay, int64_t, n_ranks + 1);
-    int64_t *hold = KFI_TAKE(&lay, int64_t, n_chunks);
-    int64_t *hold_row = KFI_TAKE(&lay, int64_t, n_chunks);
-    int64_t *hold_rows = KFI_TAKE(&lay, int64_t, n_ranks);
-    int64_t *segment_off = KFI_TAKE(&lay, int64_t, n_ranks + 1);
-    kf_segment *segment = KFI_TAKE(&lay, kf_segment, n_chunks);
-    double *compute_s = KFI_TAKE(&lay, double, n_ranks);
-    double *comm_s = KFI_TAKE(&lay, double, n_ranks);
-    double *before_s = KFI_TAKE(&lay, double, n_ranks);
-    int64_t *load = KFI_TAKE(&lay, int64_t, n_ranks);
-    if (!pass) {
-      if (!(lay.base = kfi_buffer_reserve(&store->tables, lay.n_bytes))) return KF_ENOMEM;
-      continue;
-    }
-    p->chunk = chunk, p->seq_off = seq_off, p->send_off = send_off;
-    p->home_row = home_row, p->home_rows = home_rows;
-    p->hold_off = hold_off, p->hold = hold, p->hold_row = hold_row, p->hold_rows = hold_rows;
-    p->segment_off = segment_off, p->segment = segment;
-    p->compute_s = compute_s, p->comm_s = comm_s, p->before_s = before_s, p->load_tokens = load;
+  take_tables(&lay, n_ranks, n, n_chunks);
+  if (!(lay.base = kfi_buffer_reserve(&store->tables, lay.n_bytes))) return KF_ENOMEM;
+  lay.n_bytes = 0;
+  tables to = take_tables(&lay, n_ranks, n, n_chunks);
+  p->chunk = to.chunk, p->seq_off = to.seq_off, p->send_off = to.send_off;
+  p->home_row = to.home_row, p->home_rows = to.home_rows;
+  p->hold_off = to.hold_off, p->part_off = to.part_off, p->hold = to.hold;
+  p->hold_row = to.hold_row, p->hold_rows = to.hold_rows;
+  p->segment_off = to.segment_off, p->segment = to.segment;
+  p->compute_s = to.compute_s, p->comm_s = to.comm_s, p->before_s = to.before_s;
+  p->load_tokens = to.load_tokens;
 
-    write_chunks(batch, sol, world->heads, chunk, seq_off, send_off, home_row, home_rows);
-    write_holders(p, batch, hold_off, hold, hold_row, hold_rows, segment_off, segment);
-    if ((status = build_pairs(store))) return status;
-    price_ranks(p, world, batch, compute_s, comm_s, before_s, load);
-  }
+  write_chunks(&to, batch, sol, world->heads);
+  if ((status = kfi_parts_choose(world, batch, to.seq_off, to.chunk, &store->scratch)))
+    return status;
+  size_t n_scratch = 2 * KF_N_PARTS * (size_t)n_ranks * sizeof(int64_t);
+  int64_t *scratch = kfi_buffer_reserve(&store->scratch, n_scratch);
+  if (!scratch) return KF_ENOMEM;
+  write_holders(&to, p, scratch);
+  write_segments(&to, p, batch);
+  if ((status = build_pairs(store))) return status;
+  price_ranks(&to, p, world, batch);
   write_figures(p, world);
   p->hash = kfi_plan_hash(p->chunk, n_chunks);
   return KF_OK;

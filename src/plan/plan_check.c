@@ -35,6 +35,9 @@ static kf_status check_frame(const kf_plan *p, const kf_batch *b) {
     return BAD("seq_off, send_off or hold_off does not rise from 0 to %lld chunks",
                (ll)p->n_chunks);
   }
+  if (!rising(p->part_off, n * KF_N_PARTS, p->n_chunks)) {
+    return BAD("part_off does not rise from 0 to %lld chunks", (ll)p->n_chunks);
+  }
   if (!rising(p->segment_off, n, p->segment_off[n]) || p->segment_off[n] > p->n_chunks) {
     return BAD("segment_off does not rise from 0 to at most %lld chunks", (ll)p->n_chunks);
   }
@@ -47,8 +50,10 @@ static kf_status check_frame(const kf_plan *p, const kf_batch *b) {
 /* Every token of sequence i is in one chunk, every head on one rank. */
 static kf_status check_sequence(const kf_plan *p, const kf_batch *b, int64_t i, int32_t home,
                                 int64_t row) {
-  int64_t offset = 0, head = 0, last = -1;
-  if (p->seq_off[i + 1] == p->seq_off[i]) return BAD("sequence %lld has no chunk", (ll)i);
+  int64_t offset = 0, head = 0, last = -1, n_chunks = p->seq_off[i + 1] - p->seq_off[i];
+  if (n_chunks < 1 || (n_chunks > 1 && b->len[i] == 0)) {
+    return BAD("sequence %lld of %lld tokens has %lld chunks", (ll)i, (ll)b->len[i], (ll)n_chunks);
+  }
   for (int64_t c = p->seq_off[i]; c < p->seq_off[i + 1]; c++) {
     const kf_chunk *k = &p->chunk[c];
     if (k->seq != i || k->source != home) {
@@ -66,6 +71,10 @@ static kf_status check_sequence(const kf_plan *p, const kf_batch *b, int64_t i, 
         (ll)c, (ll)k->offset, (ll)k->length, (ll)k->first_head, (ll)k->heads, (ll)offset, (ll)head);
     }
     if (k->length == 0 && k->heads == 0) return BAD("chunk %lld is empty", (ll)c);
+    if (k->part < 0 || k->part >= KF_N_PARTS || (k->part == KF_PART_SPLIT) != (n_chunks > 1)) {
+      return BAD("chunk %lld is in part %lld, its sequence has %lld chunks", (ll)c, (ll)k->part,
+                 (ll)n_chunks);
+    }
     if (p->home_row[c] != row + offset) {
       return BAD("chunk %lld stands at home row %lld, expected %lld", (ll)c, (ll)p->home_row[c],
                  (ll)(row + offset));
@@ -97,16 +106,26 @@ static kf_status check_homes(const kf_plan *p, const kf_batch *b) {
   return KF_OK;
 }
 
-/* hold lists every chunk once: rising, under its own destination, n_chunks in all. */
+/* hold lists every chunk once: rising, under its own destination and part, n_chunks in all. */
 static kf_status check_holders(const kf_plan *p, const kf_batch *b) {
   int64_t segment = 0;
   for (int32_t r = 0; r < p->n_ranks; r++) {
-    int64_t row = 0, offset = 0, last = -1, load = 0;
+    const int64_t *part_off = &p->part_off[(int64_t)r * KF_N_PARTS];
+    int64_t row = 0, offset = 0, last = -1, load = 0, part = 0;
     if (p->segment_off[r] != segment) return BAD("segment_off of rank %d is wrong", r);
+    if (part_off[0] != p->hold_off[r] || part_off[KF_N_PARTS] != p->hold_off[r + 1]) {
+      return BAD("part_off of rank %d runs from %lld to %lld, expected %lld to %lld", r,
+                 (ll)part_off[0], (ll)part_off[KF_N_PARTS], (ll)p->hold_off[r],
+                 (ll)p->hold_off[r + 1]);
+    }
     for (int64_t h = p->hold_off[r]; h < p->hold_off[r + 1]; h++) {
       int64_t c = p->hold[h];
-      if (c <= last || c >= p->n_chunks || p->chunk[c].destination != r) {
-        return BAD("rank %d lists chunk %lld, which is not its own or out of order", r, (ll)c);
+      for (; h == part_off[part + 1]; part++) last = -1;
+      if (c <= last || c >= p->n_chunks || p->chunk[c].destination != r ||
+          p->chunk[c].part != part) {
+        return BAD(
+          "rank %d lists chunk %lld, which is not its own, of another part or out of order", r,
+          (ll)c);
       }
       const kf_chunk *k = &p->chunk[c];
       if (p->hold_row[c] != row) {

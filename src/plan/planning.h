@@ -128,6 +128,12 @@ kf_status kfi_plan_build(kfi_plan_store *store, const kfi_world *world, const kf
 void kfi_plan_free(kfi_plan_store *store);
 uint64_t kfi_plan_hash(const kf_chunk *chunk, int64_t n_chunks);
 
+/* ---------------------------------------------------- parts.c: which come early */
+
+/* Of the whole chunks, which are all late, some become early. `seq_off` as in kf_plan. */
+kf_status kfi_parts_choose(const kfi_world *world, const kf_batch *batch, const int64_t *seq_off,
+                           kf_chunk *chunk, kfi_buffer *scratch);
+
 /* ------------------------------------------------------- search.c: the outline */
 
 /* The search's memory, kept from step to step. */

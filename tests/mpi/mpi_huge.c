@@ -78,10 +78,10 @@ static void send_rows(kf_comm *comm) {
   bool sender = kf_comm_rank(comm) == 0;
   int64_t stride = sender ? ROW + GAP : ROW, n = N_ROWS * stride;
   char *data = sender ? pattern_of(n) : map(NULL, (size_t)n, -1);
-  kfi_run run = {data, N_ROWS, ROW, stride};
+  kfi_block block = {data, N_ROWS, ROW, stride};
   int64_t to[3] = {0, 0, sender}, from[3] = {0, !sender, !sender};
   EXPECT_OK(kfi_comm_enter(comm, "exchange"));
-  EXPECT_OK(kfi_comm_exchange(comm, &(kfi_exchange){{to, &run}, {from, &run}}));
+  EXPECT_OK(kfi_comm_exchange(comm, &(kfi_transfer){{to, &block}, {from, &block}}));
   if (!sender) look_around(data, N_ROWS * ROW, ROW, ROW + GAP);
   munmap(data, (size_t)(sender ? n + PERIOD : n));
 }

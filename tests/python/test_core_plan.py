@@ -67,14 +67,14 @@ def every_token_has_one_place():
         assert isinstance(plan.chunks, numpy.ndarray) and plan.chunks.dtype == numpy.int64
     except ImportError:
         assert isinstance(plan.chunks, memoryview)
-    assert plan.chunks.shape == (plan.facts["chunks"], 7)
+    assert plan.chunks.shape == (plan.facts["chunks"], 8)
 
 
 def total():
     for lens in ([[]], [[], []], [[0], [0, 0]], [[7]], [[5] * 40] + [[]] * 7, [[2**31]]):
         plan = knapformer.plan(lens)
         assert plan.tokens == sum(map(sum, lens)) and plan.gap >= 0 and plan.speedup > 0
-        assert plan.chunks.tolist() == [] or len(plan.chunks.tolist()[0]) == 7
+        assert plan.chunks.tolist() == [] or len(plan.chunks.tolist()[0]) == 8
 
 
 def bad_input():

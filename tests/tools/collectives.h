@@ -83,61 +83,62 @@ static inline void check_alltoallv(kf_comm *comm) {
 /* Characters of what goes from one rank to another, for every path through a backend. */
 enum { NOTHING, SMALL, BIG_FLAT, BIG_ROWS, EDGES, MIXED, N_CHARACTERS };
 
-/* The i-th run of a pair; false: there are no more. Sizes around 128 KiB, from where on the MPI
-** backend gives a run messages of its own, and around 4 MiB, where it cuts them. */
-static inline bool draw_run(dice *d, int character, int i, kfi_run *run) {
+/* The i-th block of a pair; false: there are no more. Sizes around 128 KiB, from where on the MPI
+** backend gives a block messages of its own, and around 4 MiB, where it cuts them. */
+static inline bool draw_block(dice *d, int character, int i, kfi_block *block) {
   static const int64_t edges[] = {131071, 131072, 131073, 65536, 4194303, 4194304, 4194305};
   int kind = character == MIXED ? (int)dice_int(d, EDGES) : character;
   int64_t n = character == SMALL ? 300 : character == MIXED ? 12 : character == EDGES ? 7 : 1;
   if (character == NOTHING || i >= n) return false;
-  *run = (kfi_run){.rows = 1 + dice_int(d, 9)};
-  run->row_bytes = 1 + dice_int(d, 700);
-  if (kind == BIG_FLAT) *run = (kfi_run){.rows = 1, .row_bytes = 5000000 + dice_int(d, 5000000)};
-  if (kind == BIG_ROWS) *run = (kfi_run){.rows = 30 + dice_int(d, 900), .row_bytes = 6144};
-  if (kind == EDGES) *run = (kfi_run){.rows = 1, .row_bytes = edges[i]};
+  *block = (kfi_block){.rows = 1 + dice_int(d, 9)};
+  block->row_bytes = 1 + dice_int(d, 700);
+  if (kind == BIG_FLAT)
+    *block = (kfi_block){.rows = 1, .row_bytes = 5000000 + dice_int(d, 5000000)};
+  if (kind == BIG_ROWS) *block = (kfi_block){.rows = 30 + dice_int(d, 900), .row_bytes = 6144};
+  if (kind == EDGES) *block = (kfi_block){.rows = 1, .row_bytes = edges[i]};
   return true;
 }
 
 /* One side of what `me` exchanges, in memory of its own, which *memory begins with. */
 static inline kfi_side new_side(int trial, int32_t me, int32_t n, bool send, char **memory) {
-  enum { MOST_RUNS = 300 };
+  enum { MOST_BLOCKS = 300 };
   dice strides = {(uint64_t)(trial * 31 + me * 2 + send)};
-  kfi_side side = {malloc(((size_t)n + 1) * sizeof *side.run_off),
-                   malloc((size_t)n * MOST_RUNS * sizeof *side.run)};
-  int64_t n_runs = 0, n_bytes = 0, *at = malloc((size_t)n * MOST_RUNS * sizeof *at);
+  kfi_side side = {malloc(((size_t)n + 1) * sizeof *side.block_off),
+                   malloc((size_t)n * MOST_BLOCKS * sizeof *side.block)};
+  int64_t n_blocks = 0, n_bytes = 0, *at = malloc((size_t)n * MOST_BLOCKS * sizeof *at);
   for (int32_t q = 0; q < n; q++) {
     dice d = {(uint64_t)(trial * 1000003 + (send ? me * 101 + q : q * 101 + me))};
     int character = (int)dice_int(&d, N_CHARACTERS);
-    side.run_off[q] = n_runs;
-    for (int i = 0; draw_run(&d, character, i, &side.run[n_runs]); i++, n_runs++) {
-      kfi_run *run = &side.run[n_runs];
-      run->stride = run->row_bytes + (dice_one_in(&strides, 2) ? 0 : dice_int(&strides, 99));
-      at[n_runs] = n_bytes;
-      n_bytes += run->rows * run->stride;
+    side.block_off[q] = n_blocks;
+    for (int i = 0; draw_block(&d, character, i, &side.block[n_blocks]); i++, n_blocks++) {
+      kfi_block *block = &side.block[n_blocks];
+      block->stride = block->row_bytes + (dice_one_in(&strides, 2) ? 0 : dice_int(&strides, 99));
+      at[n_blocks] = n_bytes;
+      n_bytes += block->rows * block->stride;
     }
   }
-  side.run_off[n] = n_runs;
+  side.block_off[n] = n_blocks;
   *memory = malloc((size_t)n_bytes + 1);
   memset(*memory, 42, (size_t)n_bytes + 1);
-  for (int64_t i = 0; i < n_runs; i++) side.run[i].data = *memory + at[i];
+  for (int64_t i = 0; i < n_blocks; i++) side.block[i].data = *memory + at[i];
   free(at);
   return side;
 }
 
 /* What goes to or comes from rank q: fill it, or see that it is right and gaps are untouched. */
-static inline void visit_runs(const kfi_side *side, int32_t from, int32_t to, bool fill) {
+static inline void visit_blocks(const kfi_side *side, int32_t from, int32_t to, bool fill) {
   int32_t peer = fill ? to : from;
   int64_t byte = 0;
-  for (int64_t i = side->run_off[peer]; i < side->run_off[peer + 1]; i++) {
-    const kfi_run *run = &side->run[i];
-    for (int64_t r = 0; r < run->rows; r++) {
-      char *row = run->data + r * run->stride;
-      for (int64_t b = 0; b < run->row_bytes; b++, byte++)
+  for (int64_t i = side->block_off[peer]; i < side->block_off[peer + 1]; i++) {
+    const kfi_block *block = &side->block[i];
+    for (int64_t r = 0; r < block->rows; r++) {
+      char *row = block->data + r * block->stride;
+      for (int64_t b = 0; b < block->row_bytes; b++, byte++)
         if (fill)
           row[b] = pattern(from, to, byte);
         else
           assert(row[b] == pattern(from, to, byte));
-      for (int64_t b = run->row_bytes; !fill && b < run->stride; b++) assert(row[b] == 42);
+      for (int64_t b = block->row_bytes; !fill && b < block->stride; b++) assert(row[b] == 42);
     }
   }
 }
@@ -146,16 +147,16 @@ static inline void check_exchanges(kf_comm *comm, int first, int n_trials) {
   int32_t n = kf_comm_size(comm), me = kf_comm_rank(comm);
   for (int t = first; t < first + n_trials; t++) {
     char *memory[2];
-    kfi_exchange x = {new_side(t, me, n, true, &memory[0]), new_side(t, me, n, false, &memory[1])};
-    for (int32_t q = 0; q < n; q++) visit_runs(&x.send, me, q, true);
+    kfi_transfer x = {new_side(t, me, n, true, &memory[0]), new_side(t, me, n, false, &memory[1])};
+    for (int32_t q = 0; q < n; q++) visit_blocks(&x.send, me, q, true);
     EXPECT_OK(kfi_comm_enter(comm, "exchange"));
     EXPECT_OK(kfi_comm_exchange(comm, &x));
-    for (int32_t q = 0; q < n; q++) visit_runs(&x.recv, q, me, false);
+    for (int32_t q = 0; q < n; q++) visit_blocks(&x.recv, q, me, false);
     for (int s = 0; s < 2; s++) free(memory[s]);
-    free(x.send.run_off);
-    free(x.send.run);
-    free(x.recv.run_off);
-    free(x.recv.run);
+    free(x.send.block_off);
+    free(x.send.block);
+    free(x.recv.block_off);
+    free(x.recv.block);
   }
 }
 

@@ -38,7 +38,7 @@ static kf_status gather(kf_comm *comm, const void *record, int64_t n_bytes, void
   return fails() ? refuse() : fault.real->gather(comm, record, n_bytes, all);
 }
 
-static kf_status exchange(kf_comm *comm, const kfi_exchange *x) {
+static kf_status exchange(kf_comm *comm, const kfi_transfer *x) {
   return fails() ? refuse() : fault.real->exchange(comm, x);
 }
 

@@ -115,15 +115,38 @@ static void check_pairs(const twin *t, const int64_t *off, const kf_pair *pair,
   assert_int_equal(off[R], at);
 }
 
+/* A rank's chunks by part, and by number within a part. */
+static void check_order(const twin *t) {
+  const kf_plan *p = t->p;
+  int64_t at = 0;
+  for (int64_t r = 0; r < p->n_ranks; r++) {
+    int64_t row = 0;
+    assert_int_equal(p->hold_off[r], at);
+    for (int64_t part = 0; part < KF_N_PARTS; part++) {
+      assert_int_equal(p->part_off[r * KF_N_PARTS + part], at);
+      for (int64_t c = 0; c < p->n_chunks; c++) {
+        const kf_chunk *k = &p->chunk[c];
+        if (k->destination != r || k->part != part) continue;
+        assert_int_equal(p->hold[at++], c);
+        assert_int_equal(p->hold_row[c], row);
+        row += k->length;
+      }
+    }
+    assert_int_equal(p->hold_rows[r], row);
+  }
+  assert_int_equal(p->hold_off[p->n_ranks], at);
+  assert_int_equal(p->part_off[p->n_ranks * KF_N_PARTS], at);
+}
+
 static void check_segments(const twin *t) {
   const kf_plan *p = t->p;
   int64_t at = 0;
   for (int64_t r = 0; r < p->n_ranks; r++) {
     int64_t offset = 0;
     assert_int_equal(p->segment_off[r], at);
-    for (int64_t c = 0; c < p->n_chunks; c++) {
-      const kf_chunk *k = &p->chunk[c];
-      if (k->destination != r || k->heads == 0) continue;
+    for (int64_t i = p->hold_off[r]; i < p->hold_off[r + 1]; i++) {
+      const kf_chunk *k = &p->chunk[p->hold[i]];
+      if (k->heads == 0) continue;
       const kf_segment *s = &p->segment[at++];
       assert_int_equal(s->seq, k->seq);
       assert_int_equal(s->rows, t->b->len[k->seq]);
@@ -221,6 +244,7 @@ static void check_twin(const kf_plan *p, const kf_batch *b, const kf_planner_opt
   check_ranks(&t);
   check_pairs(&t, p->route_off, p->route, t.route);
   check_pairs(&t, p->ulysses_off, p->ulysses, t.ulysses);
+  check_order(&t);
   check_segments(&t);
   check_hash(&t);
   check_fractions(&t);
@@ -287,6 +311,7 @@ typedef struct copy {
   kf_plan p;
   kf_chunk *chunk;
   int64_t *seq_off, *send_off, *home_row, *hold_off, *hold, *hold_row, *home_rows, *hold_rows;
+  int64_t *part_off;
   int64_t *segment_off, *route_off, *ulysses_off, *load_tokens;
   kf_segment *segment;
   kf_pair *route, *ulysses;
@@ -308,6 +333,7 @@ static copy make_copy(const kf_plan *p) {
   COPY(send_off, R + 1);
   COPY(home_row, p->n_chunks);
   COPY(hold_off, R + 1);
+  COPY(part_off, KF_N_PARTS * R + 1);
   COPY(hold, p->n_chunks);
   COPY(hold_row, p->n_chunks);
   COPY(home_rows, R);
@@ -323,10 +349,10 @@ static copy make_copy(const kf_plan *p) {
 }
 
 static void free_copy(copy *c) {
-  void *block[] = {c->chunk,     c->seq_off,     c->send_off, c->home_row,
-                   c->hold_off,  c->hold,        c->hold_row, c->home_rows,
-                   c->hold_rows, c->segment_off, c->segment,  c->route_off,
-                   c->route,     c->ulysses_off, c->ulysses,  c->load_tokens};
+  void *block[] = {c->chunk,       c->seq_off,   c->send_off,  c->home_row,    c->hold_off,
+                   c->hold,        c->hold_row,  c->home_rows, c->hold_rows,   c->segment_off,
+                   c->segment,     c->route_off, c->route,     c->ulysses_off, c->ulysses,
+                   c->load_tokens, c->part_off};
   for (size_t i = 0; i < N(block); i++) free(block[i]);
 }
 
@@ -353,6 +379,14 @@ static void free_copy(copy *c) {
   M(c->chunk[s].heads--)                                                                           \
   M(c->chunk[s].heads = INT64_MAX)                                                                 \
   M(c->chunk[s + 1].heads++)                                                                       \
+  M(c->chunk[s].part++)                                                                            \
+  M(c->chunk[s].part = -1)                                                                         \
+  M(c->chunk[s].part = KF_PART_LATE)                                                               \
+  M(c->chunk[0].part = 3 - c->chunk[0].part)                                                       \
+  M(c->part_off[0]++)                                                                              \
+  M(c->part_off[1]++)                                                                              \
+  M(c->part_off[2] = INT64_MAX)                                                                    \
+  M(c->part_off[KF_N_PARTS * c->p.n_ranks]--)                                                      \
   M(c->seq_off[0]++)                                                                               \
   M(c->seq_off[c->chunk[s].seq]++)                                                                 \
   M(c->seq_off[c->chunk[s].seq + 1] = INT64_MAX)                                                   \
@@ -459,9 +493,9 @@ static void test_far_offsets(void **state) {
   assert_int_equal(kf_planner_create(&o, &planner), KF_OK);
   assert_int_equal(kf_planner_plan(planner, &batch, &plan), KF_OK);
   assert_int_equal(plan->n_chunks, 2); /* whole at home: nothing else is worth it */
-  for (int i = 0; i < 3; i++) {
+  for (int i = 0; i < 4; i++) {
     copy c = make_copy(plan);
-    int64_t *off = i == 0 ? c.hold_off : i == 1 ? c.route_off : c.ulysses_off;
+    int64_t *off = i == 0 ? c.hold_off : i == 1 ? c.route_off : i == 2 ? c.ulysses_off : c.part_off;
     off[2] += 1000000;
     assert_int_equal(kf_plan_check(&c.p, &batch), KF_EPLAN);
     free_copy(&c);

@@ -24,7 +24,7 @@ static kf_status reverse(kf_comm *comm, const kf_plan *p, int32_t n, const kf_te
 static const refusal refusals[] = {
   {"plan is NULL", NO_PLAN, 0, 0},
   {"plan for 3 ranks, expected the comm's 2", OTHER_WORLD, 0, 0},
-  {"plan of version 9, expected 1", OTHER_VERSION, 0, 0},
+  {"plan of version 9, expected 2", OTHER_VERSION, 0, 0},
   {"-1 tensors, expected 0 or more", N_TENSORS, 0, -1},
   {"home is NULL", NO_LIST, 0, 0},
   {"held is NULL", NO_LIST, 1, 0},

@@ -23,7 +23,7 @@ static kf_status back(kf_comm *comm, const kf_plan *p, int32_t n, const kf_tenso
 static const refusal refusals[] = {
   {"plan is NULL", NO_PLAN, 0, 0},
   {"plan for 3 ranks, expected the comm's 2", OTHER_WORLD, 0, 0},
-  {"plan of version 9, expected 1", OTHER_VERSION, 0, 0},
+  {"plan of version 9, expected 2", OTHER_VERSION, 0, 0},
   {"-2 tensors, expected 0 or more", N_TENSORS, 0, -2},
   {"rows is NULL", NO_LIST, 0, 0},
   {"pairs is NULL", NO_LIST, 1, 0},
