@@ -111,11 +111,6 @@ void kfi_reduce(kf_reduction reduction, kf_type type, int64_t n, void *acc, cons
 /* Seconds of a clock that only rises. */
 double kfi_now_s(void);
 
-/* ------------------------------------------------------------------ step.c */
-
-/* Compare version and record size with all ranks; a test greets as another version. */
-kf_status kfi_step_greet(kf_comm *comm, const char *version, int64_t record_bytes);
-
 /* ---------------------------------------------------------- collect.c: by peer */
 
 /* Gets runs in any order of peers and sorts them by peer. */

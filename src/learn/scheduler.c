@@ -50,7 +50,7 @@ static kf_status start_cost(const kf_scheduler_options *o, kf_scheduler *s) {
 static void lay(kf_scheduler *s, kfi_layout *layout) {
   int32_t n = s->history.n_ranks, n_bags = s->metrics.n_bags;
   kfi_history_lay(&s->history, layout);
-  s->report = KFI_TAKE(layout, kfi_reported, n);
+  s->report = KFI_TAKE(layout, kfi_times, n);
   s->speed = KFI_TAKE(layout, double, n);
   s->cap = KFI_TAKE(layout, int64_t, n);
   s->busy_s = KFI_TAKE(layout, double, n);
@@ -246,7 +246,7 @@ kf_status kf_scheduler_update_stats(kf_scheduler *s, int32_t rank, double second
                         time[i], MOST_SECONDS);
     }
   }
-  s->report[rank] = (kfi_reported){.seconds = seconds, .given = 1};
+  s->report[rank] = (kfi_times){.seconds = seconds, .given = 1};
   if (counters) s->report[rank].counters = *counters;
   return KF_OK;
 }
