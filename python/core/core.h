@@ -7,7 +7,7 @@
 **   module.c        the module, errors, texts, mixes, costs, configuration, fit
 **   core_plan.c     Plan: a copy of a kf_plan that Python owns
 **   exchange.c      what one rank sends and receives under a plan, as index tables
-**   core_planner.c  Planner and Scheduler, which make plans
+**   core_planner.c  Planner and Scheduler, which make plans, and Gather, by which ranks agree on them
 **   core_sampler.c  Sampler
 **   core_kernels.c  attention and adaln on memory that is given by address; adaln on CUDA, if built
 **
