@@ -29,12 +29,6 @@ kf_status train_group_rows(const kf_plan *plan, const kf_cost *cost, int32_t ran
 void train_group_move(const train_group *group, int64_t row_bytes, const void *from, void *to,
                       bool back);
 
-/* What a rank tells the others of its step. */
-typedef struct train_note {
-  double busy_s, step_s;
-  kf_counters counters;
-} train_note;
-
 struct train_job {
   train_options o;
   train_params params;
@@ -47,9 +41,6 @@ struct train_job {
   train_buffer held_row, held_values; /* (T, ..) in the order of the plan */
   train_buffer row, values; /* (T, ..) in the order of the group: predictions, gradients */
   train_buffer home;        /* predictions at home, then their gradients */
-  train_note *note;         /* (n_ranks) */
-  kf_counters *counters;    /* (n_ranks) */
-  double *busy_s;           /* (n_ranks) */
 };
 
 struct train_variant {
