@@ -393,6 +393,8 @@ static verdict verdict_of(const char *all, int32_t r) {
   memcpy(&v, all + (int64_t)r * KF_VERDICT_BYTES, sizeof v);
   v.reason[sizeof v.reason - 1] = 0;
   if (v.status < 0 || v.status > KF_EDEVICE) v.status = KF_ECOMM; /* no rank says so */
+  if (v.status && !*v.reason)
+    write_text(v.reason, sizeof v.reason, kf_status_string((kf_status)v.status));
   return v;
 }
 

@@ -33,7 +33,7 @@ struct kf_scheduler {
   bool awaiting;  /* the times of step - 1 may be reported */
   bool refit_due; /* learned from since the last refit */
   kfi_history history;
-  kfi_times *report;           /* (n_ranks) */
+  kfi_times *report;              /* (n_ranks) */
   double *speed;                  /* (n_ranks) that is planned with */
   int64_t *cap;                   /* (n_ranks) or NULL */
   double correction[KFI_CLASSES]; /* by class, that is planned with */

@@ -225,7 +225,7 @@ static void test_verdicts(void **state) {
   EXPECT(agree(g), KF_ENOMEM, "rank 1: z");
   good_step(g);
   set(g, 1, STATUS, (int64_t)1 << 32);
-  EXPECT(agree(g), KF_ECOMM, "rank 1: ");
+  EXPECT(agree(g), KF_ECOMM, "rank 1: communication failed");
   set(g, 1, STATUS, -1);
   memset(g->all + KF_VERDICT_BYTES + 24, 'r', KF_VERDICT_BYTES - 24);
   EXPECT(agree(g), KF_ECOMM, "rank 1: rrr");
