@@ -878,10 +878,6 @@ typedef struct kf_counters {
 KF_API kf_status kf_scheduler_update_stats(kf_scheduler *scheduler, int32_t rank, double seconds,
                                            const kf_counters *counters);
 
-/* What `rank` has reported of the last step: 1, and both outputs (NULL: not wanted), or 0. */
-KF_API int kf_scheduler_reported(const kf_scheduler *scheduler, int32_t rank, double *seconds,
-                                 kf_counters *counters);
-
 /* Learn from what was measured now, and not at the next plan: for the metrics of the last step. */
 KF_API kf_status kf_scheduler_settle(kf_scheduler *scheduler);
 
@@ -1320,14 +1316,13 @@ KF_API kf_status kf_gather_pack(const kf_gather *gather, const kf_rank_batch *mi
 KF_API kf_status kf_gather_read(kf_gather *gather, const void *all, const kf_batch **batch,
                                 const void **records);
 
-/* Plan what was read and prove the plan. kf_gather_schedule learns from the times first, and
-** kf_gather_settle does nothing else. `verdict` is what this rank has come to, also where it failed;
-** *plan, NULL if it failed, is to be followed once all agree. KF_EINVAL: a pointer is NULL. */
+/* Plan what was read and prove the plan; with a scheduler, after learning from the times, and where `plan`
+** is NULL without planning. `verdict` is what this rank has come to, also where it failed; *plan, NULL
+** if it failed, is to be followed once all agree. KF_EINVAL: a pointer is NULL. */
 KF_API kf_status kf_gather_plan(kf_gather *gather, kf_planner *planner, const kf_plan **plan,
                                 void *verdict);
 KF_API kf_status kf_gather_schedule(kf_gather *gather, kf_scheduler *scheduler,
                                     const kf_plan **plan, void *verdict);
-KF_API kf_status kf_gather_settle(kf_gather *gather, kf_scheduler *scheduler, void *verdict);
 
 /* Compare all ranks' verdicts (n_ranks, KF_VERDICT_BYTES), as kf_step_plan does. */
 KF_API kf_status kf_gather_agree(const kf_gather *gather, const void *verdicts);

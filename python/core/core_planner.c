@@ -341,8 +341,7 @@ static PyObject *gather_schedule(PyObject *object, PyObject *args) {
   if (!PyArg_ParseTuple(args, "O!p", scheduler_type, &with, &settles) || !enter_both(self, with))
     return NULL;
   Py_BEGIN_ALLOW_THREADS;
-  status = settles ? kf_gather_settle(self->gather, with->scheduler, verdict)
-                   : kf_gather_schedule(self->gather, with->scheduler, &plan, verdict);
+  status = kf_gather_schedule(self->gather, with->scheduler, settles ? NULL : &plan, verdict);
   Py_END_ALLOW_THREADS;
   leave_both(self, with);
   if (status) return kfpy_raise(status);

@@ -29,6 +29,7 @@
 
 #include "../learn/scheduler.h"
 #include "../plan/plan_check.h"
+#include "../plan/planning.h"
 #include "comm.h"
 
 enum { FACTORS = 1, NO_LENGTHS = 2, PROFILES = 4, WRONG = 8 };
@@ -116,15 +117,6 @@ static int64_t flags_of(const kf_rank_batch *mine) {
          (mine->len ? 0 : NO_LENGTHS);
 }
 
-/* As much of a text as there is room for, without half a UTF-8 character at its end. */
-static void write_text(char *out, size_t room, const char *text) {
-  size_t n = strnlen(text, room);
-  if (n == room)
-    for (n--; n > 0 && (text[n] & 0xc0) == 0x80;) n--;
-  memcpy(out, text, n);
-  out[n] = 0;
-}
-
 /* Lengths that do not fit stay away: the head says how many there are. */
 static void pack_seqs(const kf_gather *g, const kf_rank_batch *mine, char *slot) {
   int64_t n = mine->n_seqs;
@@ -150,13 +142,13 @@ kf_status kf_gather_pack(const kf_gather *g, const kf_rank_batch *mine,
   h.n_seqs = wrong ? 0 : mine->n_seqs;
   h.flags = wrong ? WRONG : flags_of(mine);
   snprintf(h.version, sizeof h.version, "%s", kf_version());
-  h.times.given = kf_scheduler_reported(scheduler, g->rank, &h.times.seconds, &h.times.counters);
+  if (scheduler && scheduler->awaiting) h.times = scheduler->report[g->rank];
   memset(slot, 0, (size_t)kf_gather_bytes(g));
   memcpy(slot, &h, sizeof h);
   if (g->room == 0) return KF_OK;
   if (mine->record) memcpy(slot + sizeof h, mine->record, (size_t)g->record_bytes);
   if (wrong)
-    write_text(slot + len_at(g), SENTENCE, wrong);
+    snprintf(slot + len_at(g), SENTENCE, "%s", wrong);
   else
     pack_seqs(g, mine, slot);
   return KF_OK;
@@ -267,31 +259,9 @@ static kf_status copy_slots(kf_gather *g, const char *slots, const void **record
   }
 }
 
-/* What is wrong with sequence i of the batch, the j-th of rank r. */
-static kf_status check_seq(const kf_batch *b, int64_t i, int32_t r, int64_t j) {
-  static const kf_profile unknown = {0, 0, 0};
-  double factor = b->factor ? b->factor[i] : 1;
-  const kf_profile *p = b->profile ? &b->profile[i] : &unknown;
-  if (b->len[i] < 0 || b->len[i] > KF_MAX_LEN)
-    return kfi_fail(KF_EINVAL, "rank %d: its sequence %lld has %lld tokens, expected 0 to %lld", r,
-                    (long long)j, (long long)b->len[i], (long long)KF_MAX_LEN);
-  if (!(factor > 0 && factor <= 1e6))
-    return kfi_fail(KF_EINVAL,
-                    "rank %d: its sequence %lld has factor %g, expected above 0 and at most 1e6", r,
-                    (long long)j, factor);
-  if (p->kind < KF_KIND_UNKNOWN || p->kind > KF_KIND_VIDEO || p->resolution < 0 || p->frames < 0)
-    return kfi_fail(KF_EINVAL,
-                    "rank %d: its sequence %lld is of kind %d, %d pixels and %d frames, expected a "
-                    "kf_kind and 0 or more",
-                    r, (long long)j, p->kind, p->resolution, p->frames);
-  return KF_OK;
-}
-
-/* What is wrong with the slot of rank r. */
+/* What is wrong with the slot of rank r, but for its sequences. */
 static kf_status check_slot(const kf_gather *g, const char *slot, int32_t r) {
   const head h = head_of(slot);
-  const kf_batch *b = &g->batch;
-  kf_status status = KF_OK;
   if (h.flags & WRONG)
     return kfi_fail(KF_EINVAL, "rank %d: %.*s", r, SENTENCE - 1, slot + len_at(g));
   if (h.n_seqs < 0 || h.n_seqs > most_seqs(g))
@@ -300,9 +270,7 @@ static kf_status check_slot(const kf_gather *g, const char *slot, int32_t r) {
   if (h.flags & NO_LENGTHS)
     return kfi_fail(KF_EINVAL, "rank %d has %lld sequences and its len is NULL", r,
                     (long long)h.n_seqs);
-  for (int64_t i = b->rank_off[r]; i < b->rank_off[r + 1] && !status; i++)
-    status = check_seq(b, i, r, i - b->rank_off[r]);
-  return status;
+  return KF_OK;
 }
 
 kf_status kf_gather_read(kf_gather *g, const void *all, const kf_batch **batch,
@@ -322,7 +290,7 @@ kf_status kf_gather_read(kf_gather *g, const void *all, const kf_batch **batch,
   if ((status = copy_slots(g, slots, &found))) return status;
   for (int32_t r = 0; r < g->n_ranks && !status; r++)
     status = check_slot(g, slots + r * n_bytes, r);
-  if (status) return status;
+  if (status || (status = kfi_batch_check(&g->batch))) return status;
   g->gathered = true;
   *batch = &g->batch;
   if (records) *records = found;
@@ -341,7 +309,7 @@ static void conclude(kf_gather *g, kf_status status, uint64_t config, const kf_p
                      void *out) {
   verdict v = {.config = config};
   if (!status && plan) status = kfi_plan_check(*plan, &g->batch, &g->proof);
-  if (status) write_text(v.reason, sizeof v.reason, kf_last_error());
+  if (status) snprintf(v.reason, sizeof v.reason, "%s", kf_last_error());
   if (status && plan) *plan = NULL;
   v.status = status;
   if (plan && *plan) v.hash = (*plan)->hash;
@@ -371,20 +339,12 @@ static kf_status hand_over(kf_gather *g, kf_scheduler *scheduler) {
 
 kf_status kf_gather_schedule(kf_gather *g, kf_scheduler *scheduler, const kf_plan **plan,
                              void *out) {
-  if (!g || !scheduler || !plan || !out)
-    return kfi_fail(KF_EINVAL, "kf_gather_schedule: a pointer is NULL");
+  if (!g || !scheduler || !out) return kfi_fail(KF_EINVAL, "kf_gather_schedule: a pointer is NULL");
   kf_status status = hand_over(g, scheduler);
-  if (!status) status = kf_scheduler_plan(scheduler, &g->batch, plan);
+  if (!status && plan) status = kf_scheduler_plan(scheduler, &g->batch, plan);
+  if (!status && !plan) status = kf_scheduler_settle(scheduler);
+  if (!plan) g->gathered = false; /* there were times only */
   conclude(g, status, kf_scheduler_hash(scheduler), plan, out);
-  return KF_OK;
-}
-
-kf_status kf_gather_settle(kf_gather *g, kf_scheduler *scheduler, void *out) {
-  if (!g || !scheduler || !out) return kfi_fail(KF_EINVAL, "kf_gather_settle: a pointer is NULL");
-  kf_status status = hand_over(g, scheduler);
-  if (!status) status = kf_scheduler_settle(scheduler);
-  g->gathered = false; /* there were times only */
-  conclude(g, status, kf_scheduler_hash(scheduler), NULL, out);
   return KF_OK;
 }
 
@@ -394,7 +354,7 @@ static verdict verdict_of(const char *all, int32_t r) {
   v.reason[sizeof v.reason - 1] = 0;
   if (v.status < 0 || v.status > KF_EDEVICE) v.status = KF_ECOMM; /* no rank says so */
   if (v.status && !*v.reason)
-    write_text(v.reason, sizeof v.reason, kf_status_string((kf_status)v.status));
+    snprintf(v.reason, sizeof v.reason, "%s", kf_status_string((kf_status)v.status));
   return v;
 }
 

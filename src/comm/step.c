@@ -125,7 +125,7 @@ kf_status kf_step_settle(kf_step *s, kf_scheduler *scheduler) {
   if (status) return status;
   if ((status = gather(s, "step settle", &(kf_rank_batch){0}, scheduler, NULL, NULL)))
     return status;
-  if ((status = kf_gather_settle(s->gather, scheduler, verdict)))
+  if ((status = kf_gather_schedule(s->gather, scheduler, NULL, verdict)))
     return kfi_comm_fail(s->comm, status);
   return agree(s, verdict);
 }

@@ -85,10 +85,8 @@ static kf_status meet(group *g) {
 static void decide(group *g, bool settles) {
   for (int r = 0; r < N; r++) {
     char *verdict = g->all + r * KF_VERDICT_BYTES;
-    if (settles)
-      EXPECT_OK(kf_gather_settle(g->gather[r], g->scheduler[r], verdict));
-    else
-      EXPECT_OK(kf_gather_schedule(g->gather[r], g->scheduler[r], &g->plan[r], verdict));
+    const kf_plan **plan = settles ? NULL : &g->plan[r];
+    EXPECT_OK(kf_gather_schedule(g->gather[r], g->scheduler[r], plan, verdict));
   }
 }
 
@@ -156,12 +154,11 @@ static void test_wrong_input(void **state) {
   g->wrong[0] = ""; /* the lowest rank is named */
   EXPECT(meet(g), KF_EINVAL, "rank 0: ");
   g->wrong[0] = NULL;
-  memset(text, 'a', sizeof text); /* is cut, but no character is */
-  memcpy(text + 253, "\xe2\x82\xac", 3);
+  memset(text, 'a', sizeof text); /* is cut */
   text[399] = 0;
   g->wrong[1] = text;
   EXPECT(meet(g), KF_EINVAL, "rank 1: aaa");
-  assert_int_equal(strlen(kf_last_error()), 8 + 253);
+  assert_int_equal(strlen(kf_last_error()), 8 + 255);
   g->wrong[1] = NULL;
   g->mine[2].profile = profile;
   EXPECT(meet(g), KF_EINVAL,
@@ -245,7 +242,6 @@ static void test_misuse(void **state) {
   EXPECT(kf_gather_read(g->gather[0], NULL, &g->batch, NULL), KF_EINVAL, "NULL");
   EXPECT(kf_gather_plan(g->gather[0], NULL, g->plan, g->all), KF_EINVAL, "NULL");
   EXPECT(kf_gather_schedule(g->gather[0], NULL, g->plan, g->all), KF_EINVAL, "NULL");
-  EXPECT(kf_gather_settle(g->gather[0], NULL, g->all), KF_EINVAL, "NULL");
   EXPECT(kf_gather_agree(g->gather[0], NULL), KF_EINVAL, "NULL");
   EXPECT_OK(kf_scheduler_create(&(kf_scheduler_options){.n_ranks = N + 1}, &other));
   EXPECT(kf_gather_pack(g->gather[0], &g->mine[0], other, NULL, g->all), KF_EINVAL,
