@@ -72,9 +72,6 @@ int64_t kf_gather_bytes(const kf_gather *g) {
   return profile_at(g) + (g->profiles ? g->room * (int64_t)sizeof(kf_profile) : 0);
 }
 
-/* Half of what can be gathered is for lengths. */
-static int64_t most_record(const kf_gather *g) { return kfi_most_record(g->n_ranks) / 2; }
-
 /* Most sequences of a rank whose slot still can be gathered. */
 static int64_t most_seqs(const kf_gather *g) {
   int64_t each = 8 + sizeof(double) + sizeof(kf_profile);
@@ -156,22 +153,18 @@ kf_status kf_gather_pack(const kf_gather *g, const kf_rank_batch *mine,
 
 /* ----------------------------------------------------------------------- read */
 
-/* A rank with the value of more than half of them, so that the odd one out gets named; else 0. */
-static int32_t usual(const char *value, int64_t stride, size_t n_bytes, int32_t n_ranks) {
+/* The first rank whose value is not that of more than half of them, or where there is no such value, not
+** rank 0's; -1: there is none. *like is a rank with that value: so the odd one out gets named. */
+static int32_t odd_one(const char *value, int64_t stride, size_t n_bytes, int32_t n_ranks,
+                       int32_t *like) {
   int32_t held = 0, votes = 0, n = 0;
   for (int32_t r = 0; r < n_ranks; r++) { /* Boyer and Moore's majority vote */
     if (votes == 0) held = r;
     votes += memcmp(value + held * stride, value + r * stride, n_bytes) == 0 ? 1 : -1;
   }
-  for (int32_t r = 0; r < n_ranks; r++) /* the vote finds a majority, or anybody if there is none */
+  for (int32_t r = 0; r < n_ranks; r++) /* it finds a majority, or anybody if there is none */
     n += memcmp(value + held * stride, value + r * stride, n_bytes) == 0;
-  return n > n_ranks / 2 ? held : 0;
-}
-
-/* The first rank whose value differs from the usual one, or -1; *like is a rank that has that. */
-static int32_t odd_one(const char *value, int64_t stride, size_t n_bytes, int32_t n_ranks,
-                       int32_t *like) {
-  *like = usual(value, stride, n_bytes, n_ranks);
+  *like = n > n_ranks / 2 ? held : 0;
   for (int32_t r = 0; r < n_ranks; r++)
     if (memcmp(value + *like * stride, value + r * stride, n_bytes) != 0) return r;
   return -1;
@@ -188,9 +181,10 @@ static kf_status compare_heads(const kf_gather *g, const char *slots, int64_t n_
     return kfi_fail(KF_EMISMATCH, "rank %d has records of %lld bytes, but rank %d of %lld", r,
                     (long long)a.record_bytes, like, (long long)b.record_bytes);
   }
-  if (g->record_bytes < 0 || g->record_bytes > most_record(g))
+  int64_t most = kfi_most_record(g->n_ranks) / 2; /* the other half is for lengths */
+  if (g->record_bytes < 0 || g->record_bytes > most)
     return kfi_fail(KF_EINVAL, "a record of %lld bytes, expected 0 to %lld",
-                    (long long)g->record_bytes, (long long)most_record(g));
+                    (long long)g->record_bytes, (long long)most);
   return KF_OK;
 }
 
@@ -212,21 +206,29 @@ static bool fits(kf_gather *g, const char *slots, int64_t n_bytes) {
   return fit;
 }
 
-/* The sequences of a rank that are in its slot: none where it has said something else. */
-static int64_t n_packed(const kf_gather *g, const head *h) {
-  bool packed = h->n_seqs >= 0 && h->n_seqs <= most_seqs(g) && !(h->flags & (NO_LENGTHS | WRONG));
-  return packed ? h->n_seqs : 0;
+/* What is wrong with a rank, but for its sequences, of which there are *n_seqs. */
+static kf_status check_slots(const kf_gather *g, const char *slots, int64_t *n_seqs) {
+  *n_seqs = 0;
+  for (int32_t r = 0; r < g->n_ranks; r++) {
+    const char *slot = slots + r * kf_gather_bytes(g);
+    head h = head_of(slot);
+    if (h.flags & WRONG)
+      return kfi_fail(KF_EINVAL, "rank %d: %.*s", r, SENTENCE - 1, slot + len_at(g));
+    if (h.n_seqs < 0 || h.n_seqs > most_seqs(g))
+      return kfi_fail(KF_EINVAL, "rank %d has %lld sequences, expected 0 to %lld", r,
+                      (long long)h.n_seqs, (long long)most_seqs(g));
+    if (h.flags & NO_LENGTHS)
+      return kfi_fail(KF_EINVAL, "rank %d has %lld sequences and its len is NULL", r,
+                      (long long)h.n_seqs);
+    *n_seqs += h.n_seqs;
+  }
+  return KF_OK;
 }
 
 /* The slots, one after the other, as a batch, records and times. */
-static kf_status copy_slots(kf_gather *g, const char *slots, const void **records) {
+static kf_status copy_slots(kf_gather *g, const char *slots, int64_t n_seqs, const void **records) {
   int32_t n = g->n_ranks;
-  int64_t n_seqs = 0, n_bytes = kf_gather_bytes(g);
   kfi_layout lay = {0};
-  for (int32_t r = 0; r < n; r++) {
-    head h = head_of(slots + r * n_bytes);
-    n_seqs += n_packed(g, &h);
-  }
   for (int pass = 0;; pass++) {
     int64_t *rank_off = KFI_TAKE(&lay, int64_t, n + 1), *len = KFI_TAKE(&lay, int64_t, n_seqs);
     double *factor = KFI_TAKE(&lay, double, g->factors ? n_seqs : 0);
@@ -241,9 +243,9 @@ static kf_status copy_slots(kf_gather *g, const char *slots, const void **record
     }
     rank_off[0] = 0;
     for (int32_t r = 0; r < n; r++) {
-      const char *slot = slots + r * n_bytes;
+      const char *slot = slots + r * kf_gather_bytes(g);
       head h = head_of(slot);
-      int64_t k = n_packed(g, &h), at = rank_off[r];
+      int64_t k = h.n_seqs, at = rank_off[r];
       rank_off[r + 1] = at + k;
       times[r] = h.times;
       memcpy(record + r * g->record_bytes, slot + sizeof h, (size_t)g->record_bytes);
@@ -259,24 +261,11 @@ static kf_status copy_slots(kf_gather *g, const char *slots, const void **record
   }
 }
 
-/* What is wrong with the slot of rank r, but for its sequences. */
-static kf_status check_slot(const kf_gather *g, const char *slot, int32_t r) {
-  const head h = head_of(slot);
-  if (h.flags & WRONG)
-    return kfi_fail(KF_EINVAL, "rank %d: %.*s", r, SENTENCE - 1, slot + len_at(g));
-  if (h.n_seqs < 0 || h.n_seqs > most_seqs(g))
-    return kfi_fail(KF_EINVAL, "rank %d has %lld sequences, expected 0 to %lld", r,
-                    (long long)h.n_seqs, (long long)most_seqs(g));
-  if (h.flags & NO_LENGTHS)
-    return kfi_fail(KF_EINVAL, "rank %d has %lld sequences and its len is NULL", r,
-                    (long long)h.n_seqs);
-  return KF_OK;
-}
-
 kf_status kf_gather_read(kf_gather *g, const void *all, const kf_batch **batch,
                          const void **records) {
   const char *slots = all;
   const void *found;
+  int64_t n_seqs;
   kf_status status;
   if (!g || !all || !batch) return kfi_fail(KF_EINVAL, "kf_gather_read: a pointer is NULL");
   g->gathered = false;
@@ -287,10 +276,9 @@ kf_status kf_gather_read(kf_gather *g, const void *all, const kf_batch **batch,
     *batch = NULL;
     return KF_OK;
   }
-  if ((status = copy_slots(g, slots, &found))) return status;
-  for (int32_t r = 0; r < g->n_ranks && !status; r++)
-    status = check_slot(g, slots + r * n_bytes, r);
-  if (status || (status = kfi_batch_check(&g->batch))) return status;
+  if ((status = check_slots(g, slots, &n_seqs))) return status;
+  if ((status = copy_slots(g, slots, n_seqs, &found))) return status;
+  if ((status = kfi_batch_check(&g->batch))) return status;
   g->gathered = true;
   *batch = &g->batch;
   if (records) *records = found;
