@@ -9,34 +9,35 @@ import torch
 
 import knapformer
 from knapformer import _core
-from knapformer.plan import ROUTE, batch_of
+from knapformer.plan import ROUTE, batch_of, ints
+from knapformer.scheduler import RECORD
 
 RANKS, RANK, ROUNDS = 32, 17, 2000
 
 
 class Recorded:
-    """Ranks whose gather answers what they would say."""
+    """Ranks whose gather answers what they would say. They gather, and say after the plan, what this rank does."""
 
-    def __init__(self, lens):
-        self.lens, self.rank, self.size, self.group, self.dist = lens, RANK, RANKS, None, None
+    def __init__(self, lens, scheduler):
+        self.rank, self.size, self.group, self.dist = RANK, RANKS, None, None
+        self.lens, self.scheduler = [ints(own) for own in lens], scheduler
+        self.gathers = [_core.Gather(RANKS, rank, RECORD.size) for rank in range(RANKS)]
         self.seconds, self.records = 0.0, {}
 
     def gather(self, record):
         start = time.perf_counter()
         if len(record) not in self.records:
-            everything = []
-            for lens in self.lens:
-                other = bytearray(record)
-                head = knapformer.scheduler.HEAD
-                values = list(head.unpack_from(other))
-                values[2] = len(lens)
-                head.pack_into(other, 0, *values)
-                own = b"".join(n.to_bytes(8, "little") for n in lens)
-                other[head.size:head.size + len(own)] = own
-                everything.append(bytes(other))
-            self.records[len(record)] = b"".join(everything)
+            self.records[len(record)] = b"".join(self.say(record))
         self.seconds += time.perf_counter() - start
         return self.records[len(record)]
+
+    def say(self, record):
+        said = [gather.pack(lens, None, bytes(RECORD.size), self.scheduler, None) for gather, lens in zip(self.gathers, self.lens)]
+        if len(said[0]) != len(record):  # a verdict
+            return [record] * RANKS
+        for gather in self.gathers:
+            gather.read(b"".join(said))
+        return said
 
 
 def main():
@@ -44,11 +45,10 @@ def main():
     cost = _core.cost("flux", None, RANKS, 0.4)
     planner, batch = _core.Planner(cost, "auto", None, None, 0, 0, 0.0), batch_of(lens) + (None, None)
     balancer = knapformer.SequenceBalancer("auto", 0.4, heads=24, layers=57)
-    ranks = Recorded(lens)
-    balancer.group = ranks
     balancer._own = False
     balancer.scheduler = knapformer.scheduler.Scheduler("auto", "static", ranks=RANKS)
-    balancer.scheduler.group = ranks
+    ranks = balancer.group = balancer.scheduler.group = Recorded(lens, balancer.scheduler._core)
+    balancer.scheduler.gather = _core.Gather(RANKS, RANK, RECORD.size)
     device = torch.device("cpu")
     ours, alone, tables = [], [], []
     for _ in range(ROUNDS):

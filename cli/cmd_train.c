@@ -177,10 +177,8 @@ static int begin(train_session *s) {
 
 /* ----------------------------------------------------------------------- the steps */
 
-/* What the scheduler expected of the last step whose times it knows: the points of a picture. */
+/* What the scheduler expected of the step: the points of a picture. */
 static kf_status note_expectations(train_session *s, const kf_metrics *m) {
-  if (m->step < 0 || m->step == s->expected_step) return KF_OK;
-  s->expected_step = m->step;
   if (s->n_points + s->n_ranks > s->cap_points) {
     int64_t cap = 2 * s->cap_points + 64 * s->n_ranks;
     double *predicted = realloc(s->predicted_s, (size_t)cap * sizeof *predicted);
@@ -247,7 +245,6 @@ static int run_steps(train_session *s) {
   int code = 0;
   bool up = false;
   s->begin_us = cli_now_us();
-  s->expected_step = -1;
   for (int64_t first = 0, turn = 0; first < s->n_steps && !up && !code; first += s->block, turn++) {
     int64_t end = first + s->block < s->n_steps ? first + s->block : s->n_steps;
     for (int i = 0; i < N_VARIANTS && !code; i++) {
@@ -272,13 +269,8 @@ static int show(train_session *s) {
 }
 
 static int finish(train_session *s) {
-  int code;
   for (int w = 0; w < N_VARIANTS; w++)
-    if (s->variant[w] && (kf_step_settle(train_variant_step(s->variant[w]),
-                                         train_variant_scheduler(s->variant[w])) ||
-                          train_check_ranks(s->job, s->variant[w])))
-      return fail_rank(s);
-  if ((code = write_outputs(s))) return code;
+    if (s->variant[w] && train_check_ranks(s->job, s->variant[w])) return fail_rank(s);
   if (s->rank > 0) return 0;
   if (s->variant[WITHOUT] && s->variant[WITH] &&
       train_variant_difference(s->variant[WITHOUT], s->variant[WITH], &s->param_rel_diff))

@@ -45,7 +45,6 @@ typedef struct train_session {
   train_record record[N_VARIANTS];
   double *predicted_s, *measured_s; /* (n_points) of the scheduler's expectations */
   int64_t n_points, cap_points;
-  int64_t expected_step;    /* whose points were added last */
   const kf_plan *last_plan; /* of the way with the balancer, and its step */
   int64_t last_step;
   double param_rel_diff; /* how far the two ways' parameters have come apart */

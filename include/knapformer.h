@@ -35,6 +35,7 @@
 **  20. report    a training run, or the same one without and with the balancer, as one HTML page
 **  21. numbers   random ones, hashes and quantiles, as the library itself uses them
 **  22. sim       what planned steps take on ranks that are not there
+**  23. gather    section 9 for ranks that talk by other means
 **
 ** The shortest program that plans a step (every call returns a kf_status, and what is created is
 ** freed by kf_planner_free and kf_batch_free):
@@ -581,8 +582,8 @@ KF_API kf_status kf_step_create(kf_comm *comm, int64_t record_bytes, kf_step **o
 KF_API void kf_step_free(kf_step *step);
 
 /* Gather all ranks' lengths into a batch, and their records: *records (n_ranks, record_bytes), or
-** NULL if not wanted. Both belong to the step and live until its next gather. One rank's wrong
-** length is every rank's KF_EINVAL. */
+** NULL if not wanted. Both belong to the step and live until its next gather or settle. One rank's
+** wrong length, factor or profile is every rank's KF_EINVAL. */
 KF_API kf_status kf_step_gather(kf_step *step, const kf_rank_batch *mine, const kf_batch **batch,
                                 const void **records);
 
@@ -970,10 +971,6 @@ typedef struct kf_counters {
 KF_API kf_status kf_scheduler_update_stats(kf_scheduler *scheduler, int32_t rank, double seconds,
                                            const kf_counters *counters);
 
-/* What `rank` has reported of the last step: 1, and both outputs (NULL: not wanted), or 0. */
-KF_API int kf_scheduler_reported(const kf_scheduler *scheduler, int32_t rank, double *seconds,
-                                 kf_counters *counters);
-
 /* Learn from what was measured now, and not at the next plan: for the metrics of the last step. */
 KF_API kf_status kf_scheduler_settle(kf_scheduler *scheduler);
 
@@ -995,8 +992,8 @@ KF_API uint64_t kf_scheduler_hash(const kf_scheduler *scheduler);
 KF_API kf_status kf_step_schedule(kf_step *step, kf_scheduler *scheduler, const kf_rank_batch *mine,
                                   const kf_batch **batch, const kf_plan **plan);
 
-/* Collective: exchange the times of the last step now and settle, on all ranks: before saving, and
-** after the last step. */
+/* Collective: exchange the times of the last step now, settle on all ranks, and compare what they have
+** learned: before saving, after the last step, or where all ranks' metrics of a step are wanted at once. */
 KF_API kf_status kf_step_settle(kf_step *step, kf_scheduler *scheduler);
 
 /*
@@ -1436,6 +1433,65 @@ KF_API kf_status kf_sim_step(const kf_sim_clock *clock, int64_t step, const kf_b
 
 /* How many times as long as one of speed 1 a rank computes in a step. */
 KF_API double kf_sim_slowness(const kf_sim_clock *clock, int32_t rank, int64_t step);
+
+/* ------------------------------------------------------------------ 23. gather */
+
+/*
+** Section 9 for ranks that talk by other means than a kf_comm: what they gather, as bytes. Nothing
+** here is collective. The caller's part is to gather: every rank's bytes, as many on all, one after the
+** other in the order of ranks. kf_step_schedule is
+**
+**     kf_gather *gather;
+**     kf_gather_create(n_ranks, rank, 0, &gather);
+**     for (int64_t step = 0; step < n_steps; step++) {
+**       const kf_plan *plan;
+**       do {
+**         kf_gather_pack(gather, &mine, scheduler, NULL, own);
+**         your_gather(own, kf_gather_bytes(gather), all);
+**         kf_gather_read(gather, all, &batch, NULL);
+**       } while (!batch);
+**       kf_gather_schedule(gather, scheduler, &plan, own);
+**       your_gather(own, KF_VERDICT_BYTES, all);
+**       kf_gather_agree(gather, all);
+**     }
+**
+** What is read from the same bytes is the same on every rank, errors and their sentences included: an
+** object is then as fit for the next step as it was. Any bytes are read or refused.
+*/
+typedef struct kf_gather kf_gather;
+
+#define KF_VERDICT_BYTES 256
+
+/* Of one rank; for all steps, because it learns how much room they take. `record_bytes` as in
+** kf_step_create: the first kf_gather_read compares it. */
+KF_API kf_status kf_gather_create(int32_t n_ranks, int32_t rank, int64_t record_bytes,
+                                  kf_gather **out);
+KF_API void kf_gather_free(kf_gather *gather);
+
+/* How many bytes kf_gather_pack writes: the same on all ranks, a multiple of 8, and another number
+** after some kf_gather_read. */
+KF_API int64_t kf_gather_bytes(const kf_gather *gather);
+
+/* What this rank has, and what it told `scheduler` (NULL: nothing) of the last step. `wrong`, if not
+** NULL, is a sentence about its input, and every rank's kf_gather_read fails with it and its rank. */
+KF_API kf_status kf_gather_pack(const kf_gather *gather, const kf_rank_batch *mine,
+                                const kf_scheduler *scheduler, const char *wrong, void *out);
+
+/* All ranks' bytes as a batch and records, as kf_step_gather gives them. *batch is NULL where not all
+** had room: pack and gather once more. So it always is at first, when versions are compared. */
+KF_API kf_status kf_gather_read(kf_gather *gather, const void *all, const kf_batch **batch,
+                                const void **records);
+
+/* Plan what was read and prove the plan; with a scheduler, after learning from the times, and where `plan`
+** is NULL without planning. `verdict` is what this rank has come to, also where it failed; *plan, NULL
+** if it failed, is to be followed once all agree. KF_EINVAL: a pointer is NULL. */
+KF_API kf_status kf_gather_plan(kf_gather *gather, kf_planner *planner, const kf_plan **plan,
+                                void *verdict);
+KF_API kf_status kf_gather_schedule(kf_gather *gather, kf_scheduler *scheduler,
+                                    const kf_plan **plan, void *verdict);
+
+/* Compare all ranks' verdicts (n_ranks, KF_VERDICT_BYTES), as kf_step_plan does. */
+KF_API kf_status kf_gather_agree(const kf_gather *gather, const void *verdicts);
 
 #ifdef __cplusplus
 }

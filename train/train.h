@@ -333,7 +333,6 @@ kf_status train_variant_create(train_job *job, const train_variant_options *opti
                                train_variant **out);
 void train_variant_free(train_variant *variant);
 kf_scheduler *train_variant_scheduler(train_variant *variant);
-kf_step *train_variant_step(train_variant *variant);
 
 const train_params *train_job_params(const train_job *job);
 
@@ -350,9 +349,9 @@ typedef struct train_result {
   double grad_norm;            /* before clipping */
   double step_s;               /* wall time of the slowest rank */
   int64_t n_tokens;            /* of all ranks */
-  const kf_counters *counters; /* (n_ranks) */
+  const kf_counters *counters; /* (n_ranks) this and the next two: until the variant's next step */
   const double *busy_s;        /* (n_ranks) */
-  const kf_plan *plan;         /* until the variant's next step */
+  const kf_plan *plan;
 } train_result;
 
 /* Train on the samples of step `step`. Collective: a rank that runs out of memory tells the others.

@@ -2,7 +2,7 @@
 /*
 ** One step of training on ranks.
 **
-**     schedule   lengths and last times are gathered, every rank makes the same plan
+**     schedule   lengths are gathered, every rank makes the same plan
 **     route      rows of 88 bytes go where they are computed: values, word, position, time, class
 **     forward    embedding, blocks, predictions of 16 values a row
 **     reverse    predictions go home
@@ -11,6 +11,7 @@
 **     backward   gradients of all parameters
 **     reduce     summed over ranks, scaled by the number of values of all ranks
 **     update     the same on every rank
+**     tell       times are gathered, and learned from
 **
 ** Tokens are embedded where they are computed, not at home: so a row travels as 88 bytes instead of
 ** 4 d, and nothing of the embedding's gradient travels at all. All three routes of a step take a
@@ -53,12 +54,8 @@ kf_status train_job_create(const train_options *options, train_job **out) {
   if ((status = train_net_create(&net, &job->net))) goto fail;
   if ((status = train_data_create(&job->o.data, &job->data))) goto fail;
   job->pw = train_pointwise_of(options->isa);
-  size_t n = (size_t)job->n_ranks;
   job->grads = aligned_alloc(64, (size_t)job->params.n_floats * sizeof(float));
-  job->note = malloc(n * sizeof *job->note);
-  job->counters = malloc(n * sizeof *job->counters);
-  job->busy_s = malloc(n * sizeof *job->busy_s);
-  if (!job->grads || !job->note || !job->counters || !job->busy_s) {
+  if (!job->grads) {
     status = kf_fail(KF_ENOMEM, "out of memory: the gradients of a training job");
     goto fail;
   }
@@ -79,9 +76,6 @@ void train_job_free(train_job *job) {
   free(job->seq_off.data);
   kf_exchange_free(job->route);
   kf_exchange_free(job->ulysses);
-  free(job->note);
-  free(job->counters);
-  free(job->busy_s);
   free(job);
 }
 
@@ -240,25 +234,20 @@ static kf_counters count(const train_step *p) {
                        .wait_s = c->wall_s[TRAIN_PHASE_WAIT]};
 }
 
-/* All ranks' times, and the scheduler's share of them. */
+/* All ranks' times: the scheduler gathers, learns from and shows them. */
 static kf_status tell(train_step *p, train_result *out) {
   train_job *job = p->job;
-  train_note mine = {.busy_s = train_clock_busy(&p->clock),
-                     .step_s = train_clock_wall(&p->clock),
-                     .counters = count(p)};
-  kf_status status =
-    kf_scheduler_update_stats(p->variant->scheduler, job->rank, mine.busy_s, &mine.counters);
+  kf_scheduler *scheduler = p->variant->scheduler;
+  kf_counters mine = count(p);
+  double busy_s = train_clock_busy(&p->clock);
+  out->step_s = train_clock_wall(&p->clock);
+  kf_status status = kf_scheduler_update_stats(scheduler, job->rank, busy_s, &mine);
+  if (!status) status = kf_step_settle(p->variant->step, scheduler);
+  if (!status) status = kf_comm_reduce(job->o.comm, KF_MAX, KF_F64, 1, &out->step_s);
   if (status) return status;
-  status = kf_comm_gather(job->o.comm, &mine, sizeof mine, job->note);
-  if (status) return status;
-  out->step_s = 0;
-  for (int32_t r = 0; r < job->n_ranks; r++) {
-    job->counters[r] = job->note[r].counters;
-    job->busy_s[r] = job->note[r].busy_s;
-    if (job->note[r].step_s > out->step_s) out->step_s = job->note[r].step_s;
-  }
-  out->counters = job->counters;
-  out->busy_s = job->busy_s;
+  const kf_metrics *m = kf_scheduler_metrics(scheduler);
+  out->counters = m->counters;
+  out->busy_s = m->busy_s;
   out->n_tokens = p->plan->figures.tokens;
   out->plan = p->plan;
   return KF_OK;

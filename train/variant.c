@@ -58,7 +58,6 @@ void train_variant_free(train_variant *variant) {
 }
 
 kf_scheduler *train_variant_scheduler(train_variant *variant) { return variant->scheduler; }
-kf_step *train_variant_step(train_variant *variant) { return variant->step; }
 float *train_variant_params(train_variant *variant) { return variant->state.p; }
 const float *train_variant_average(const train_variant *variant) { return variant->state.ema; }
 

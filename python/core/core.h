@@ -6,7 +6,7 @@
 **
 **   module.c        the module, errors, texts, mixes, costs, configuration, fit
 **   core_plan.c     Plan: a copy of a kf_plan that Python owns, and its exchange tables
-**   core_planner.c  Planner and Scheduler, which make plans
+**   core_planner.c  Planner and Scheduler, which make plans, and Gather, by which ranks agree on them
 **   core_sampler.c  Sampler
 **   core_kernels.c  attention and adaln on memory that is given by address; adaln on CUDA, if built
 **

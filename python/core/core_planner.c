@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Planner and Scheduler: batches in, plans out. */
+/* Planner and Scheduler: batches in, plans out; and Gather, what ranks tell each other for it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -171,20 +171,6 @@ static PyObject *update_stats(PyObject *object, PyObject *args) {
                     kfpy_none(kf_scheduler_update_stats(self->scheduler, rank, seconds, &c)));
 }
 
-static PyObject *reported(PyObject *object, PyObject *args) {
-  scheduler *self = (scheduler *)object;
-  int rank;
-  double seconds;
-  kf_counters c;
-  if (!PyArg_ParseTuple(args, "i", &rank) || !kfpy_enter(&self->guard, "scheduler")) return NULL;
-  int given = kf_scheduler_reported(self->scheduler, rank, &seconds, &c);
-  kfpy_leave(&self->guard, NULL);
-  if (!given) Py_RETURN_NONE;
-  return Py_BuildValue("(d(LLLLdddd))", seconds, (long long)c.memory_bytes,
-                       (long long)c.memory_limit_bytes, (long long)c.tokens, (long long)c.samples,
-                       c.plan_s, c.route_s, c.compute_s, c.wait_s);
-}
-
 static PyObject *settle(PyObject *object, PyObject *unused) {
   (void)unused;
   scheduler *self = (scheduler *)object;
@@ -197,13 +183,6 @@ static PyObject *steps(PyObject *object, PyObject *unused) {
   scheduler *self = (scheduler *)object;
   if (!kfpy_enter(&self->guard, "scheduler")) return NULL;
   return kfpy_leave(&self->guard, PyLong_FromLongLong(kf_scheduler_steps(self->scheduler)));
-}
-
-static PyObject *hash(PyObject *object, PyObject *unused) {
-  (void)unused;
-  scheduler *self = (scheduler *)object;
-  if (!kfpy_enter(&self->guard, "scheduler")) return NULL;
-  return kfpy_leave(&self->guard, PyLong_FromUnsignedLongLong(kf_scheduler_hash(self->scheduler)));
 }
 
 static PyObject *new_epoch(PyObject *object, PyObject *unused) {
@@ -263,10 +242,8 @@ static PyObject *restore(PyObject *object, PyObject *args) {
 static PyMethodDef scheduler_methods[] = {
   {"plan", scheduler_plan, METH_VARARGS, "plan(rank_off, len, factor, profile) -> Plan"},
   {"update_stats", update_stats, METH_VARARGS, "update_stats(rank, seconds, counters)"},
-  {"reported", reported, METH_VARARGS, "reported(rank) -> (seconds, counters) or None"},
   {"settle", settle, METH_NOARGS, "settle()"},
   {"steps", steps, METH_NOARGS, "steps() -> int"},
-  {"hash", hash, METH_NOARGS, "hash() -> int"},
   {"new_epoch", new_epoch, METH_NOARGS, "new_epoch()"},
   {"metrics", metrics, METH_VARARGS, "metrics(prometheus) -> str"},
   {"learned", learned, METH_NOARGS, "learned() -> (cost, refits)"},
@@ -274,9 +251,126 @@ static PyMethodDef scheduler_methods[] = {
   {"restore", restore, METH_VARARGS, "restore(name, data)"},
   {NULL, NULL, 0, NULL}};
 
-static bool add_type(PyObject *module, const char *name, PyType_Spec *spec) {
+/* ---------------------------------------------------------------------------- gather */
+
+typedef struct gather {
+  PyObject_HEAD kf_gather *gather;
+  int64_t n_ranks, record_bytes;
+  kfpy_guard guard;
+} gather;
+
+static PyTypeObject *scheduler_type;
+
+static PyObject *gather_new(PyTypeObject *type, PyObject *args, PyObject *names) {
+  (void)names;
+  int n_ranks, rank;
+  long long record_bytes;
+  if (!PyArg_ParseTuple(args, "iiL", &n_ranks, &rank, &record_bytes)) return NULL;
+  gather *self = (gather *)kfpy_new(type);
+  if (!self) return NULL;
+  self->n_ranks = n_ranks, self->record_bytes = record_bytes;
+  kf_status status = kf_gather_create(n_ranks, rank, record_bytes, &self->gather);
+  if (!status) return (PyObject *)self;
+  Py_DECREF((PyObject *)self);
+  return kfpy_raise(status);
+}
+
+static void gather_free(PyObject *self) {
+  kf_gather_free(((gather *)self)->gather);
+  kfpy_release(self);
+}
+
+static bool enter_both(gather *self, scheduler *with) {
+  if (!kfpy_enter(&self->guard, "gather")) return false;
+  if (kfpy_enter(&with->guard, "scheduler")) return true;
+  return kfpy_leave(&self->guard, NULL);
+}
+
+static void leave_both(gather *self, scheduler *with) {
+  kfpy_leave(&with->guard, kfpy_leave(&self->guard, NULL));
+}
+
+/* `wrong` is UTF-8, as bytes: a str may hold what cannot be encoded. */
+static PyObject *gather_pack(PyObject *object, PyObject *args) {
+  gather *self = (gather *)object;
+  scheduler *with;
+  PyObject *len, *profile, *record, *wrong;
+  const void *lens, *profiles, *sentence;
+  int64_t n_sentence;
+  kf_rank_batch mine = {0};
+  if (!PyArg_ParseTuple(args, "OOOO!O", &len, &profile, &record, scheduler_type, &with, &wrong) ||
+      !kfpy_list(len, "len", 8, &lens, &mine.n_seqs) ||
+      !kfpy_array(profile, "profile", mine.n_seqs, sizeof(kf_profile), &profiles) ||
+      !kfpy_array(record, "record", self->record_bytes, 1, &mine.record) ||
+      !kfpy_list(wrong, "wrong", 1, &sentence, &n_sentence))
+    return NULL;
+  mine.len = lens, mine.profile = profiles;
+  PyObject *out = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)kf_gather_bytes(self->gather));
+  if (!out || !enter_both(self, with)) return Py_XDECREF(out), NULL;
+  kf_status status =
+    kf_gather_pack(self->gather, &mine, with->scheduler, sentence, PyByteArray_AsString(out));
+  leave_both(self, with);
+  if (!status) return out;
+  Py_DECREF(out);
+  return kfpy_raise(status);
+}
+
+static PyObject *gather_read(PyObject *object, PyObject *args) {
+  gather *self = (gather *)object;
+  PyObject *bytes;
+  const void *all, *records;
+  const kf_batch *batch;
+  if (!PyArg_ParseTuple(args, "O!", &PyBytes_Type, &bytes) ||
+      !kfpy_array(bytes, "all", self->n_ranks * kf_gather_bytes(self->gather), 1, &all) ||
+      !kfpy_enter(&self->guard, "gather"))
+    return NULL;
+  kf_status status = kf_gather_read(self->gather, all, &batch, &records);
+  kfpy_leave(&self->guard, NULL);
+  if (status) return kfpy_raise(status);
+  if (!batch) Py_RETURN_NONE;
+  return kfpy_bytes(records, self->n_ranks * self->record_bytes, 1);
+}
+
+static PyObject *gather_schedule(PyObject *object, PyObject *args) {
+  gather *self = (gather *)object;
+  scheduler *with;
+  int settles;
+  const kf_plan *plan = NULL;
+  char verdict[KF_VERDICT_BYTES];
+  kf_status status;
+  if (!PyArg_ParseTuple(args, "O!p", scheduler_type, &with, &settles) || !enter_both(self, with))
+    return NULL;
+  Py_BEGIN_ALLOW_THREADS;
+  status = kf_gather_schedule(self->gather, with->scheduler, settles ? NULL : &plan, verdict);
+  Py_END_ALLOW_THREADS;
+  leave_both(self, with);
+  if (status) return kfpy_raise(status);
+  PyObject *bytes = PyByteArray_FromStringAndSize(verdict, sizeof verdict);
+  return plan ? Py_BuildValue("(NN)", bytes, kfpy_plan_copy(plan))
+              : Py_BuildValue("(NO)", bytes, Py_None);
+}
+
+static PyObject *gather_agree(PyObject *object, PyObject *args) {
+  gather *self = (gather *)object;
+  PyObject *bytes;
+  const void *all;
+  if (!PyArg_ParseTuple(args, "O!", &PyBytes_Type, &bytes) ||
+      !kfpy_array(bytes, "verdicts", self->n_ranks * KF_VERDICT_BYTES, 1, &all))
+    return NULL;
+  return kfpy_none(kf_gather_agree(self->gather, all));
+}
+
+static PyMethodDef gather_methods[] = {
+  {"pack", gather_pack, METH_VARARGS, "pack(len, profile, record, scheduler, wrong) -> bytearray"},
+  {"read", gather_read, METH_VARARGS, "read(all) -> all ranks' records, or None: once more"},
+  {"schedule", gather_schedule, METH_VARARGS,
+   "schedule(scheduler, settles) -> (verdict, Plan or None)"},
+  {"agree", gather_agree, METH_VARARGS, "agree(verdicts)"},
+  {NULL, NULL, 0, NULL}};
+
+static PyTypeObject *add_type(PyObject *module, const char *name, PyType_Spec *spec) {
   PyObject *type = PyType_FromSpec(spec);
-  return type && PyModule_AddObject(module, name, type) == 0;
+  return type && PyModule_AddObject(module, name, type) == 0 ? (PyTypeObject *)type : NULL;
 }
 
 bool kfpy_planner_init(PyObject *module) {
@@ -294,10 +388,18 @@ bool kfpy_planner_init(PyObject *module) {
     {Py_tp_methods, scheduler_methods},
     {Py_tp_doc, "Scheduler(ranks, config, cost, speeds, mem_tokens, log)"},
     {0, NULL}};
+  static PyType_Slot gather_slots[] = {{Py_tp_new, gather_new},
+                                       {Py_tp_dealloc, gather_free},
+                                       {Py_tp_methods, gather_methods},
+                                       {Py_tp_doc, "Gather(ranks, rank, record_bytes)"},
+                                       {0, NULL}};
   static PyType_Spec planner_spec = {"knapformer._core.Planner", sizeof(planner), 0,
                                      Py_TPFLAGS_DEFAULT, planner_slots};
   static PyType_Spec scheduler_spec = {"knapformer._core.Scheduler", sizeof(scheduler), 0,
                                        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, scheduler_slots};
-  return add_type(module, "Planner", &planner_spec) &&
-         add_type(module, "Scheduler", &scheduler_spec);
+  static PyType_Spec gather_spec = {"knapformer._core.Gather", sizeof(gather), 0,
+                                    Py_TPFLAGS_DEFAULT, gather_slots};
+  scheduler_type = add_type(module, "Scheduler", &scheduler_spec);
+  return scheduler_type && add_type(module, "Planner", &planner_spec) &&
+         add_type(module, "Gather", &gather_spec);
 }

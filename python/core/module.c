@@ -17,7 +17,10 @@ PyObject *kfpy_raise(kf_status status) {
   case KF_EIO: type = PyExc_OSError; break;
   default: break;
   }
-  PyErr_SetString(type, kf_last_error());
+  const char *sentence = kf_last_error(); /* another rank's may hold anything */
+  PyObject *text = PyUnicode_DecodeUTF8(sentence, (Py_ssize_t)strlen(sentence), "replace");
+  if (text) PyErr_SetObject(type, text);
+  Py_XDECREF(text);
   return NULL;
 }
 

@@ -4,35 +4,30 @@
     chunks --assign--> Plan          who computes what, the same on every rank
     seconds --update_stats--> better plans
 
-In a process group each rank assigns its own sequences, and one gather a step makes all know all: lengths,
-the last step's times, and a hash of what each rank has configured and learned. So a rank that differs is
-found before anything is planned, and whatever is wrong with one rank's input is every rank's ValueError.
-
-    one rank's record:
-    | version | hash | n, flags, votes, signature | time, counters | reason | len[ROOM] |
-    and a second one, len[most] profile[most], only where a rank has more sequences or profiles
+In a process group each rank assigns its own sequences, and two gathers a step make all know all: first lengths and
+the last step's times; then, once each rank has learned and planned, hashes of what it has configured, learned and
+planned. What the bytes mean is the C library's business (section 21 of knapformer.h). Whatever is wrong with one rank's
+input, and any difference between ranks, is every rank's ValueError, with the rank in it.
 
 Without a process group the caller speaks for all ranks.
 """
-import collections
 import json
 import logging
 import os
 import struct
-from array import array
+import weakref
 
 from . import _core
 from ._ranks import Ranks
-from .plan import Plan, bags_text, ints, list_of, reals
+from .plan import Plan, bags_text, ints, reals
 
 KINDS = ("unknown", "image", "keyframes", "video")
 LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.DEBUG}
 LEVEL_NAMES = ("error", "warning", "info", "debug")
 COUNTERS = ("memory_bytes", "memory_limit_bytes", "tokens", "samples", "plan_s", "route_s", "compute_s", "wait_s")
 
-HEAD = struct.Struct("=24sQqqqQqdqqqqdddd248s")
-Head = collections.namedtuple("Head", ("version", "hash", "n", "flags", "votes", "signature", "given", "seconds") + COUNTERS + ("reason",))
-PROFILES, ROOM = 1, 64
+RECORD = struct.Struct("=qQ")  # what this package gathers beside the lengths: votes, signature
+GATHERS = weakref.WeakKeyDictionary()  # by process group
 WRONG = (TypeError, ValueError, OverflowError)  # what rubbish among lengths and records raises
 
 log = logging.getLogger("knapformer")
@@ -75,6 +70,7 @@ class Scheduler:
         self.bags, self.model = found["bag_size"] or "auto", found["model"] or "flux"
         self._core = _core.Scheduler(self.ranks, raw, _starting_cost(found, self.model, self.ranks),
                                      reals(speeds), None, log or (_log if self.group.rank == 0 else None))
+        self.gather = _gather_of(self.group)
         self.votes = 0  # of the last assign, all ranks' together: see hooks.py
 
     # ------------------------------------------------------------------------------- plan
@@ -104,58 +100,36 @@ class Scheduler:
         `votes` are combined by "and" into self.votes; a `signature` must be the same on all."""
         if self.group.size != self.ranks:
             raise ValueError("a scheduler of %d ranks in a process group of %d" % (self.ranks, self.group.size))
-        rank_off, lens, profiles = self.gather(lens, profiles, votes, signature, error)
-        plan = Plan(self._core.plan(rank_off, lens, None, profiles), self.group.rank, self.bags)
-        plan.group = self.group.group
-        return plan
-
-    def gather(self, lens, profiles=None, votes=0, signature=0, error=None):
-        """(rank_off, len, profile) of all ranks, and the times of the last step handed over."""
         if error is None:
             try:
                 lens, profiles = ints(lens), _pack_profiles(profiles, len(lens))
             except WRONG as problem:
                 error = str(problem)
         if error is not None:
-            lens, profiles = b"", None
-        heads, everything, size = self._meet(lens, votes, signature, error, bool(profiles))
-        most, profiled = max(head.n for head in heads), any(head.flags & PROFILES for head in heads)
-        start = HEAD.size
-        if most > ROOM or profiled:  # a second record, of the size that all now know to be needed
-            size, start = 8 * most * (3 if profiled else 1), 0
-            record = bytearray(size)
-            record[:len(lens)] = lens
-            if profiles:
-                record[8 * most:8 * most + len(profiles)] = profiles
-            everything = self.group.gather(record)
-        rank_off, parts, packed = [0], [], []
-        for rank, head in enumerate(heads):
-            at = rank * size + start
-            rank_off.append(rank_off[-1] + head.n)
-            parts.append(everything[at:at + 8 * head.n])
-            if profiled:
-                at += 8 * most
-                packed.extend(everything[i:i + 12] for i in range(at, at + 16 * head.n, 16))
-        return ints(rank_off), b"".join(parts), b"".join(packed) if profiled else None
-
-    def _meet(self, lens=b"", votes=0, signature=0, error=None, profiled=False):
-        """Gather every rank's record, see that they agree, and hand the times over: heads, all bytes, bytes of one."""
-        times = self._core.reported(self.group.rank)
-        seconds, counters = times or (0.0, (0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0))
-        record = bytearray(HEAD.size + 8 * ROOM)
-        HEAD.pack_into(record, 0, _core.version.encode(), self._core.hash(), len(lens) // 8, PROFILES * profiled, votes,
-                       signature, times is not None, seconds, *counters, (error or "").encode()[:248])
-        if len(lens) <= 8 * ROOM:
-            record[HEAD.size:HEAD.size + len(lens)] = lens
-        everything = self.group.gather(record)
-        heads = [Head(*HEAD.unpack_from(everything, r * len(record))) for r in range(self.ranks)]
-        _check_heads(heads)
+            lens = profiles = None
+        records = list(RECORD.iter_unpack(self._meet(lens, profiles, RECORD.pack(votes, signature), error)))
         self.votes = -1
-        for rank, head in enumerate(heads):
-            if head.given and rank != self.group.rank:
-                self._core.update_stats(rank, head.seconds, head[8:16])
-            self.votes &= head.votes
-        return heads, everything, len(record)
+        for rank, (votes, signature) in enumerate(records):
+            self.votes &= votes
+            if signature != records[0][1]:
+                raise ValueError("rank %d has other tensors than rank 0: their types and all but their rows must be the same" % rank)
+        plan = Plan(self._agree(False), self.group.rank, self.bags)
+        plan.group = self.group.group
+        return plan
+
+    def _meet(self, lens=None, profiles=None, record=None, error=None):
+        """Gather what every rank has; returns their records."""
+        records, wrong = None, error if error is None else error.encode("utf-8", "replace")
+        while records is None:  # where not all had room
+            mine = self.gather.pack(lens, profiles, record, self._core, wrong)
+            records = self.gather.read(self.group.gather(mine))
+        return records
+
+    def _agree(self, settles):
+        """Learn, plan unless it `settles` only, and see that all ranks have come to the same."""
+        verdict, plan = self.gather.schedule(self._core, settles)
+        self.gather.agree(self.group.gather(verdict))
+        return plan
 
     # ------------------------------------------------------------------------------ learn
 
@@ -171,9 +145,10 @@ class Scheduler:
     def settle(self):
         """Learn from the last step's times now, not at the next plan: before saving, and after the last
         step. Collective in a process group."""
-        if self.group.size > 1:
-            self._meet()
-        self._core.settle()
+        if self.group.size == 1:
+            return self._core.settle()
+        self._meet()
+        self._agree(True)
 
     def metrics(self):
         """The figures of the last step whose times are known, as doc/metrics.md defines them: a dict."""
@@ -209,6 +184,14 @@ class Scheduler:
 
 
 # ----------------------------------------------------------------------------------- parts
+
+
+def _gather_of(ranks):
+    """It learns how much room a gather takes, with every gather of its process group: a scheduler may be new on one rank alone."""
+    key = ranks if ranks.dist is None else ranks.dist.group.WORLD if ranks.group is None else ranks.group
+    if key not in GATHERS:
+        GATHERS[key] = _core.Gather(ranks.size, ranks.rank, RECORD.size)
+    return GATHERS[key]
 
 
 def _config(*arguments):
@@ -314,36 +297,15 @@ def _deal(lens, profiles, homes, ranks):
         rank_off[home + 1] += 1
     for r in range(ranks):
         rank_off[r + 1] += rank_off[r]
-    packed = None if profiles is None else array("i", [x for p in profiles for x in p]).tobytes()
-    return ints(rank_off), ints(lens), None, packed
+    return ints(rank_off), ints(lens), None, _pack_profiles(profiles, n)
 
 
 def _pack_profiles(profiles, n):
-    """16 bytes each; b"" where there are none."""
+    """The bytes of (kind, resolution, frames) of each sequence; None where nobody gave any."""
     profiles = list(profiles or [])
     if profiles and len(profiles) != n:
         raise ValueError("%d profiles, expected %d, one for each sequence" % (len(profiles), n))
     try:
-        return b"".join(struct.pack("=iiii", *profile, 0) for profile in profiles)
+        return b"".join(struct.pack("=iii", *profile) for profile in profiles) if profiles else None
     except (TypeError, struct.error):
         raise ValueError("profiles %r, expected (kind, resolution, frames), whole numbers below 2^31" % (profiles,)) from None
-
-
-def _check_heads(heads):
-    """Every rank looks at the same heads, so all find the same."""
-    for rank, head in enumerate(heads):
-        if head.version != heads[0].version:
-            raise ValueError("rank %d runs knapformer %s, but rank 0 runs %s" % (
-                rank, head.version.rstrip(b"\0").decode(), heads[0].version.rstrip(b"\0").decode()))
-    for rank, head in enumerate(heads):
-        reason = head.reason.rstrip(b"\0").decode("utf-8", "replace")
-        if reason:
-            raise ValueError("rank %d: %s" % (rank, reason))
-    usual = collections.Counter(head.hash for head in heads).most_common(1)[0][0]
-    for rank, head in enumerate(heads):
-        if head.hash != usual:
-            raise ValueError("rank %d has another configuration (hash %016x) than the others (%016x): its scheduler was "
-                             "created with other options, or has learned from other times" % (rank, head.hash, usual))
-    for rank, head in enumerate(heads):
-        if head.signature != heads[0].signature:
-            raise ValueError("rank %d has other tensors than rank 0: their types and all but their rows must be the same" % rank)

@@ -3,11 +3,13 @@ import logging
 import os
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, SupportsIndex, TypedDict
+from typing import Any, Literal, Protocol, SupportsIndex, TypedDict
 from typing_extensions import TypeAlias, Unpack
+from weakref import WeakKeyDictionary
 
 from torch.distributed import ProcessGroup
 
+from ._core import Gather
 from ._ranks import Ranks
 from .batches import _Array
 from .plan import Plan, _Affinity, _Bags
@@ -16,9 +18,8 @@ KINDS: tuple[str, ...]
 LEVELS: dict[int, int]
 LEVEL_NAMES: tuple[str, ...]
 COUNTERS: tuple[str, ...]
-HEAD: struct.Struct
-PROFILES: int
-ROOM: int
+RECORD: struct.Struct
+GATHERS: WeakKeyDictionary[Ranks | ProcessGroup, Gather]
 log: logging.Logger
 
 _CostModel: TypeAlias = Literal["history", "static", "modelled"]
@@ -43,31 +44,13 @@ class _Counters(TypedDict, total=False):
     compute_s: float
     wait_s: float
 
-class Head(NamedTuple):
-    version: bytes
-    hash: int
-    n: int
-    flags: int
-    votes: int
-    signature: int
-    given: int
-    seconds: float
-    memory_bytes: int
-    memory_limit_bytes: int
-    tokens: int
-    samples: int
-    plan_s: float
-    route_s: float
-    compute_s: float
-    wait_s: float
-    reason: bytes
-
 WRONG: tuple[type[Exception], ...]
 
 def bag_sizes(bags: str) -> list[int]: ...
 
 class Scheduler:
     group: Ranks
+    gather: Gather
     ranks: int
     bags: str
     model: str
@@ -83,9 +66,6 @@ class Scheduler:
     def assign(self, chunks: Iterable[_Chunk | Sequence[_Chunk]] | _Array) -> Plan: ...
     def plan(self, lens: Sequence[SupportsIndex], profiles: Sequence[_Profile] | None = None, votes: int = 0,
              signature: int = 0, error: str | None = None) -> Plan: ...
-    def gather(self, lens: Sequence[SupportsIndex], profiles: Sequence[_Profile] | None = None,
-               votes: int = 0, signature: int = 0,
-               error: str | None = None) -> tuple[bytes, bytes, bytes | None]: ...
     def update_stats(self, gpu_id: int, exec_time: float, **counters: Unpack[_Counters]) -> None: ...
     def settle(self) -> None: ...
     def metrics(self) -> dict[str, Any]: ...

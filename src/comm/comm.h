@@ -113,11 +113,6 @@ void kfi_reduce(kf_reduction reduction, kf_dtype type, int64_t n, void *acc, con
 /* Seconds of a clock that only rises. */
 double kfi_now_s(void);
 
-/* ------------------------------------------------------------------ step.c */
-
-/* Compare version and record size with all ranks; a test greets as another version. */
-kf_status kfi_step_greet(kf_comm *comm, const char *version, int64_t record_bytes);
-
 /* --------------------------------------------------- move.c: tensors by a table */
 
 /* What a caller wants moved: tensors of side 0 and of side 1, and which side from. */

@@ -99,7 +99,7 @@ static void rank_figures(kf_scheduler *s) {
   m->step_s = m->predicted_step_s = 0;
   m->n_measured = 0;
   for (int32_t r = 0; r < m->n_ranks; r++) {
-    const kfi_reported *report = &s->report[r];
+    const kfi_times *report = &s->report[r];
     const kf_counters *c = &report->counters;
     s->counters[r] = *c;
     s->busy_s[r] = report->seconds;

@@ -50,7 +50,7 @@ static kf_status start_cost(const kf_scheduler_options *o, kf_scheduler *s) {
 static void lay(kf_scheduler *s, kfi_layout *layout) {
   int32_t n = s->history.n_ranks, n_bags = s->metrics.n_bags;
   kfi_history_lay(&s->history, layout);
-  s->report = KFI_TAKE(layout, kfi_reported, n);
+  s->report = KFI_TAKE(layout, kfi_times, n);
   s->speed = KFI_TAKE(layout, double, n);
   s->cap = KFI_TAKE(layout, int64_t, n);
   s->busy_s = KFI_TAKE(layout, double, n);
@@ -246,18 +246,9 @@ kf_status kf_scheduler_update_stats(kf_scheduler *s, int32_t rank, double second
                         time[i], MOST_SECONDS);
     }
   }
-  s->report[rank] = (kfi_reported){.seconds = seconds, .given = 1};
+  s->report[rank] = (kfi_times){.seconds = seconds, .given = 1};
   if (counters) s->report[rank].counters = *counters;
   return KF_OK;
-}
-
-int kf_scheduler_reported(const kf_scheduler *s, int32_t rank, double *seconds,
-                          kf_counters *counters) {
-  if (!s || rank < 0 || rank >= s->history.n_ranks || !s->awaiting || !s->report[rank].given)
-    return 0;
-  if (seconds) *seconds = s->report[rank].seconds;
-  if (counters) *counters = s->report[rank].counters;
-  return 1;
 }
 
 kf_status kf_scheduler_settle(kf_scheduler *s) {
@@ -282,19 +273,6 @@ kf_status kf_scheduler_settle(kf_scheduler *s) {
 
 /* ----------------------------------------------------------------------- plan */
 
-static kf_status check_profiles(const kf_batch *b) {
-  for (int64_t i = 0; b->profile && b->n_ranks > 0 && i < b->n_seqs; i++) {
-    const kf_profile *p = &b->profile[i];
-    if (p->kind < KF_KIND_UNKNOWN || p->kind > KF_KIND_VIDEO || p->resolution < 0 || p->frames < 0)
-      return kfi_fail(
-        KF_EINVAL,
-        "sequence %lld is of kind %d, %d pixels and %d frames, expected a kf_kind and "
-        "0 or more",
-        (long long)i, p->kind, p->resolution, p->frames);
-  }
-  return KF_OK;
-}
-
 /* The batch with each class's correction in its factors; the batch itself where there is none. */
 static kf_status correct(kf_scheduler *s, const kf_batch *batch, kf_batch *out) {
   *out = *batch;
@@ -315,10 +293,6 @@ kf_status kf_scheduler_plan(kf_scheduler *s, const kf_batch *batch, const kf_pla
   kf_batch corrected;
   const kf_plan *plan;
   if (!s || !batch || !out) return kfi_fail(KF_EINVAL, "kf_scheduler_plan: a pointer is NULL");
-  if (batch->n_seqs < 0 || batch->n_seqs > KF_MAX_SEQS || (batch->n_seqs > 0 && !batch->len))
-    return kfi_fail(KF_EINVAL, "batch of %lld sequences, expected 0 to %lld with their lengths",
-                    (long long)batch->n_seqs, (long long)KF_MAX_SEQS);
-  if ((status = check_profiles(batch))) return status;
   if ((status = kf_scheduler_settle(s))) return status;
   if (s->refit_due && s->step % s->config.rebalance_interval == 0) {
     kfi_history_refit(&s->history);
@@ -326,6 +300,7 @@ kf_status kf_scheduler_plan(kf_scheduler *s, const kf_batch *batch, const kf_pla
     kfi_metrics_refit(s);
     s->refit_due = false;
   }
+  if ((status = kfi_planner_check(s->planner, batch))) return status;
   if ((status = correct(s, batch, &corrected))) return status;
   if ((status = kf_planner_plan(s->planner, &corrected, &plan))) return status;
   kfi_history_load(&s->history, batch, plan);

@@ -13,12 +13,12 @@ enum {
   KFI_LAW_DRIFTS = 3    /* A, B, C */
 };
 
-/* What one rank reported of the last step. */
-typedef struct kfi_reported {
+/* What one rank measured of the last step, as it is reported and as it travels. */
+typedef struct kfi_times {
   double seconds;
   kf_counters counters;
   int64_t given; /* 0: nothing yet */
-} kfi_reported;
+} kfi_times;
 
 struct kf_scheduler {
   kf_config config;
@@ -34,7 +34,7 @@ struct kf_scheduler {
   bool refit_due;     /* learned from since the last refit */
   int64_t joined_len; /* the longest sequence so far that took several bags: told; not saved */
   kfi_history history;
-  kfi_reported *report;           /* (n_ranks) */
+  kfi_times *report;              /* (n_ranks) */
   double *speed;                  /* (n_ranks) that is planned with */
   int64_t *cap;                   /* (n_ranks) or NULL */
   double correction[KFI_CLASSES]; /* by class, that is planned with */

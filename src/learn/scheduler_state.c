@@ -233,7 +233,7 @@ static bool plan_is_possible(const kf_scheduler *s) {
     possible &= within(&h->load[i].tokens, 1, 0, 1e30) && within(&h->load[i].squares, 1, 0, 1e45) &&
                 within(&h->load[i].count, 1, 0, 1e30);
   for (int64_t r = 0; r < n; r++) {
-    const kfi_reported *report = &s->report[r];
+    const kfi_times *report = &s->report[r];
     const kf_counters *c = &report->counters;
     const int64_t whole[] = {c->memory_bytes, c->memory_limit_bytes, c->tokens, c->samples};
     const double time[] = {report->seconds, c->plan_s, c->route_s, c->compute_s, c->wait_s};

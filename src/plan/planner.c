@@ -52,7 +52,31 @@ int64_t kf_planner_budget(double us) {
   return moves > 1 ? moves : 1;
 }
 
-static kf_status check_batch(const kfi_world *w, const kf_batch *b) {
+kf_status kfi_batch_check(const kf_batch *b) {
+  static const kf_profile unknown = {0, 0, 0};
+  for (int64_t i = 0, r = 0; i < b->n_seqs; i++) {
+    double factor = b->factor ? b->factor[i] : 1;
+    kf_profile p = b->profile ? b->profile[i] : unknown;
+    while (r + 1 < b->n_ranks && b->rank_off[r + 1] <= i) r++;
+    long long rank = r, j = i - b->rank_off[r];
+    if (b->len[i] < 0 || b->len[i] > KF_MAX_LEN)
+      return kfi_fail(KF_EINVAL, "rank %lld: its sequence %lld has %lld tokens, expected 0 to %lld",
+                      rank, j, (long long)b->len[i], (long long)KF_MAX_LEN);
+    if (!(factor > 0 && factor <= 1e6))
+      return kfi_fail(
+        KF_EINVAL, "rank %lld: its sequence %lld has factor %g, expected above 0 and at most 1e6",
+        rank, j, factor);
+    if (p.kind < KF_KIND_UNKNOWN || p.kind > KF_KIND_VIDEO || p.resolution < 0 || p.frames < 0)
+      return kfi_fail(KF_EINVAL,
+                      "rank %lld: its sequence %lld is of kind %d, %d pixels and %d frames, "
+                      "expected a kf_kind and 0 or more",
+                      rank, j, p.kind, p.resolution, p.frames);
+  }
+  return KF_OK;
+}
+
+kf_status kfi_planner_check(const kf_planner *p, const kf_batch *b) {
+  const kfi_world *w = &p->world;
   int64_t tokens = 0;
   if (b->n_ranks != w->n_ranks) {
     return kfi_fail(KF_EINVAL, "batch of %d ranks, expected the cluster's %d", b->n_ranks,
@@ -72,17 +96,9 @@ static kf_status check_batch(const kfi_world *w, const kf_batch *b) {
       return kfi_fail(KF_EINVAL, "batch: rank_off falls after rank %d, expected rising", r);
     }
   }
-  for (int64_t i = 0; i < b->n_seqs; i++) {
-    if (b->len[i] < 0 || b->len[i] > KF_MAX_LEN) {
-      return kfi_fail(KF_EINVAL, "sequence %lld has %lld tokens, expected 0 to %lld", (long long)i,
-                      (long long)b->len[i], (long long)KF_MAX_LEN);
-    }
-    if (b->factor && (!(b->factor[i] > 0) || !(b->factor[i] <= 1e6))) {
-      return kfi_fail(KF_EINVAL, "sequence %lld has factor %g, expected above 0 and at most 1e6",
-                      (long long)i, b->factor[i]);
-    }
-    tokens += b->len[i];
-  }
+  kf_status status = kfi_batch_check(b);
+  if (status) return status;
+  for (int64_t i = 0; i < b->n_seqs; i++) tokens += b->len[i];
   if (tokens > KF_MAX_TOKENS) {
     return kfi_fail(KF_EINVAL, "batch of %lld tokens, expected at most %lld", (long long)tokens,
                     (long long)KF_MAX_TOKENS);
@@ -94,7 +110,7 @@ kf_status kf_planner_plan(kf_planner *p, const kf_batch *batch, const kf_plan **
   kf_status status;
   double bound;
   if (!p || !batch || !out) return kfi_fail(KF_EINVAL, "kf_planner_plan: a pointer is NULL");
-  if ((status = check_batch(&p->world, batch))) return status;
+  if ((status = kfi_planner_check(p, batch))) return status;
   if ((status = kfi_search_run(&p->search, &p->world, batch, &p->store, &bound))) return status;
 
   kf_figures *f = &p->store.plan.figures;

@@ -152,4 +152,8 @@ void kfi_search_free(kfi_search *search);
 ** allocated. A planner that refuses its options is as it was. */
 kf_status kfi_planner_reset(kf_planner *planner, const kf_planner_options *options);
 
+/* Is it a batch for this planner? The second checks sequences alone, and the arrays are right. */
+kf_status kfi_planner_check(const kf_planner *planner, const kf_batch *batch);
+kf_status kfi_batch_check(const kf_batch *batch);
+
 #endif

@@ -20,14 +20,17 @@ examples=$(awk '
 gcc -std=c11 -Wall -Wextra -Wno-unused -Wno-maybe-uninitialized -Werror -fsyntax-only -I "$KF_SOURCE/include" -x c - <<END
 #include <knapformer_cuda.h>
 extern kf_comm *comm;
-extern int32_t rank;
+extern int32_t rank, n_ranks;
+extern kf_scheduler *scheduler;
+extern char own[], all[];
+void your_gather(const void *own, int64_t n_bytes, void *all);
 extern const kf_batch *batch;
 extern const kf_rank_batch mine;
-extern const int64_t *len, n_samples, n_epochs;
+extern const int64_t *len, n_samples, n_epochs, n_steps;
 extern const double *seconds;
 extern const int64_t *cu;
 extern void *stream;
 int cudaMalloc(void **memory, size_t n_bytes);
 $examples
-_Static_assert(EXAMPLES >= 6, "the headers have six examples");
+_Static_assert(EXAMPLES >= 7, "the headers have seven examples");
 END

@@ -214,13 +214,16 @@ def bad_input():
     balancer = SequenceBalancer("auto", heads=2)
     refuses(lambda: balancer.route(torch.zeros(3, 4)), "plan_routing first")
     # What is wrong on one rank is said on all, and the group goes on.
-    refuses(lambda: balancer.plan_routing([4, -7] if rank == 1 else [4], 8), "-7")
+    refuses(lambda: balancer.plan_routing([4, -7] if rank == 1 else [4], 8), "rank 1", "-7")
     refuses(lambda: balancer.plan_routing([1.5] if rank == 1 else [4], 8), "rank 1", "1.5")
     refuses(lambda: balancer.plan_routing([4], 0 if rank == 1 else 8), "rank 1", "token_dim 0")
     refuses(lambda: balancer.plan_routing([4], 2**30 if rank == 1 else 8), "rank 1", 2**30)
     refuses(lambda: balancer.plan_routing(5 if rank == 1 else [5], 8), "rank 1")
     refuses(lambda: balancer.plan_routing([5, 6], 8, profiles=[(1, 256, 1)] if rank == 1 else None), "rank 1", "1 profiles", 2)
     refuses(lambda: balancer.plan_routing([5], 8, profiles=[(1, 2**40, 1)] if rank == 1 else None), "rank 1", 2**40)
+    refuses(lambda: balancer.plan_routing([5], 8, profiles=[(9, 1, 1)] if rank == 1 else None), "rank 1", "kind 9")
+    refuses(lambda: balancer.plan_routing(["\ud800\0" * 200] if rank == 1 else [4], 8), "rank 1")
+    refuses(lambda: SequenceBalancer("auto").plan_routing([4], 16 if rank == 1 else 8), "rank 1 has another configuration")
     other = SequenceBalancer("auto", gamma=0.5 if rank == size - 1 else 0.4)
     refuses(lambda: other.plan_routing([4], 8), "another configuration")
     scheduler = knapformer.scheduler.Scheduler

@@ -214,7 +214,7 @@ static void test_bad_batches(void **state) {
     char number[32];
     snprintf(number, sizeof number, "%lld tokens", (long long)bad_len[i]);
     len[1] = bad_len[i];
-    refuse_batch(p, good, "sequence 1", number);
+    refuse_batch(p, good, "rank 1: its sequence 0", number);
   }
   len[1] = 6;
   static const double bad_factor[] = {0, -1, NAN, INFINITY, 2e6};
@@ -222,7 +222,7 @@ static void test_bad_batches(void **state) {
   for (size_t i = 0; i < N(bad_factor); i++) {
     double factor[3] = {1, 1, bad_factor[i]};
     b = good, b.factor = factor;
-    refuse_batch(p, b, "sequence 2", name[i]);
+    refuse_batch(p, b, "rank 2: its sequence 0", name[i]);
   }
   assert_int_equal(kf_planner_plan(NULL, &good, &plan), KF_EINVAL);
   assert_int_equal(kf_planner_plan(p, NULL, &plan), KF_EINVAL);

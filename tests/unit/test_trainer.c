@@ -198,6 +198,7 @@ static void check_result(kf_comm *comm, rank_end *e, const train_result *r, int6
     computed += r->counters[k].tokens, samples += r->counters[k].samples;
   }
   assert(r->step == step && r->n_tokens == tokens && computed == tokens);
+  assert(r->counters == kf_scheduler_metrics(train_variant_scheduler(e->variant))->counters);
   assert(samples == all->n_seqs && r->step_s > 0 && r->step_s < 60);
 }
 
