@@ -41,8 +41,7 @@ class Recorded:
 
 def main():
     lens = knapformer.mix("joint")
-    cost = _core.cost("flux", None, RANKS, 0.4)
-    planner, batch = _core.Planner(cost, "auto", None, None, 0, 0, 0.0), batch_of(lens) + (None, None)
+    planner, batch = _core.Planner(None, RANKS, None, None), batch_of(lens) + (None, None)
     balancer = knapformer.SequenceBalancer("auto", 0.4, heads=24, layers=57)
     ranks = Recorded(lens)
     balancer.group = ranks

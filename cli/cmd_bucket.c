@@ -224,7 +224,7 @@ static int make_cost(const request *q, job *j) {
   kf_cluster cluster;
   kf_status status;
   bucket_result *r = &j->result;
-  r->gamma = 0.4;
+  r->gamma = KF_DEFAULT_GAMMA;
   r->model = q->model ? q->model : "flux";
   r->fit = q->fit ? file_name(q->fit) : NULL;
   if (q->gamma && q->fit)

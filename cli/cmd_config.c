@@ -49,15 +49,12 @@ static int read_config(const request *q, kf_config *config) {
 
 /* A cost that training could not load is better found here. */
 static int check_cost_file(const kf_config *config) {
-  char *text = NULL;
-  size_t n_bytes = 0;
-  kf_cost cost = {0};
-  if (!*config->cost_file || config->cost_model == KF_COST_STATIC) return 0;
-  int code = cli_read_file(name, "cost_file", config->cost_file, &text, &n_bytes);
-  if (code) return code;
-  kf_status status = kf_fit_load(config->cost_file, text, n_bytes, &cost);
-  free(text);
-  return status ? cli_fail_status(status, name, "cost_file") : 0;
+  kf_config alone = {0}; /* which fits any ranks */
+  kf_scheduler_options *meaning = NULL;
+  strcpy(alone.cost_file, config->cost_file);
+  kf_status status = kf_config_resolve(&alone, 1, &meaning);
+  kf_scheduler_options_free(meaning);
+  return status ? cli_fail_status(status, name, NULL) : 0;
 }
 
 static int print_text(const kf_config *config) {

@@ -116,7 +116,7 @@ static int make_cost(const request *q, job *j) {
   kf_model model;
   kf_cluster cluster;
   kf_status status;
-  j->gamma = 0.4;
+  j->gamma = KF_DEFAULT_GAMMA;
   if ((status = kf_model_parse(q->model ? q->model : "flux", &model)))
     return cli_fail_status(status, name, "--model");
   if (q->cluster && !*q->cluster)

@@ -13,6 +13,8 @@ the same ones, also a rank with nothing to compute, and its loss must depend on 
 that its backward runs too.
 """
 import collections
+import os
+import resource
 
 import torch
 
@@ -28,6 +30,10 @@ LAYERS = 24  # of a model that nobody described
 Piece = collections.namedtuple("Piece", "when lens")
 SplitSegments = collections.namedtuple("SplitSegments", "segments")
 FIRST, LAST, SPLIT = range(3)
+
+
+def physical_memory():
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class Step:
@@ -86,7 +92,7 @@ class SequenceBalancer:
     """SequenceBalancer(bag_specs, gamma).
 
     bag_specs   "auto", or fixed bags: "g2n4" (4 bags of 2 ranks), "g1n8+g2n4", a list of sizes, a number
-    gamma       seconds of an attention FLOP over those of another
+    gamma       seconds of an attention FLOP over those of another (0.4)
     heads       attention heads of the model; by default what the first pre_attn shows
     layers      transformer blocks
     group       the process group; by default the default one
@@ -98,7 +104,7 @@ class SequenceBalancer:
     plan is the Plan of the last plan_routing.
     """
 
-    def __init__(self, bag_specs="auto", gamma=0.4, *, heads=None, layers=None, group=None, scheduler=None, **options):
+    def __init__(self, bag_specs="auto", gamma=None, *, heads=None, layers=None, group=None, scheduler=None, **options):
         if scheduler is not None and options:
             raise ValueError("%s goes to the scheduler, which is given" % sorted(options)[0])
         self.group = Ranks(group if scheduler is None else scheduler.group.group)
@@ -108,7 +114,7 @@ class SequenceBalancer:
         self.scheduler, self._own, self._options = scheduler, scheduler is None, options
         self._shape = None  # (token_dim, heads) that self.scheduler was made for
         self._real_heads = heads
-        self._step = None
+        self._step = self._memory_limit = None  # the limit of a rank on the CPU: its share of the machine
         if self._own:
             self._make_scheduler(1024)  # what is wrong with the arguments is said here
 
@@ -160,6 +166,8 @@ class SequenceBalancer:
         plan = self.scheduler.plan(local_seq_lens, profiles, error=error, **more)
         if self._real_heads:
             plan.set_heads(self._real_heads)
+        if self._memory_limit is None:
+            self._memory_limit = physical_memory() // self.group.neighbours()
         self._step = Step(self.group, plan, local_seq_lens)
         return plan
 
@@ -181,6 +189,9 @@ class SequenceBalancer:
             device = torch.cuda.current_device()
             counters.update(memory_bytes=torch.cuda.max_memory_allocated(device),
                             memory_limit_bytes=torch.cuda.get_device_properties(device).total_memory)
+        else:
+            counters.update(memory_bytes=1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+                            memory_limit_bytes=self._memory_limit)
         try:
             self.scheduler.update_stats(self.group.rank, busy, **counters)
         except ValueError as problem:  # a clock that stood still is no reason to stop training

@@ -46,6 +46,8 @@ FIRST: int
 LAST: int
 SPLIT: int
 
+def physical_memory() -> int: ...
+
 class Step:
     ranks: Ranks
     plan: Plan
@@ -62,11 +64,11 @@ class Step:
 class SequenceBalancer:
     group: Ranks
     bags: _Bags
-    gamma: float
+    gamma: float | None
     heads: int | None
     layers: int | None
     scheduler: Scheduler
-    def __init__(self, bag_specs: _Bags = "auto", gamma: float = 0.4, *, heads: int | None = None,
+    def __init__(self, bag_specs: _Bags = "auto", gamma: float | None = None, *, heads: int | None = None,
                  layers: int | None = None, group: ProcessGroup | None = None,
                  scheduler: Scheduler | None = None, **options: Unpack[_Options]) -> None: ...
     @property

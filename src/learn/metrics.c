@@ -14,7 +14,7 @@
 void kfi_note(const kf_scheduler *s, kf_log_level level, const char *format, ...) {
   char line[400];
   va_list args;
-  if (!s->log || level > s->config.log_level) return;
+  if (!s->log || level > s->log_level) return;
   va_start(args, format);
   vsnprintf(line, sizeof line, format, args);
   va_end(args);
@@ -177,7 +177,7 @@ void kfi_metrics_step(kf_scheduler *s) {
     "step %lld: took %.4g s, predicted %.4g s; max/mean %.3f, idle variance %.1f%%, %.4g tokens/s",
     (long long)m->step, m->step_s, m->predicted_step_s, m->max_over_mean, 100 * m->idle_variance,
     m->tokens_per_s);
-  for (int32_t b = 0; s->bags && b < m->n_bags; b++)
+  for (int32_t b = 0; s->options.bags && b < m->n_bags; b++)
     kfi_note(s, KF_LOG_DEBUG, "step %lld: bag %d (ranks %d-%d) busy %.1f%%, %.4g tokens/s",
              (long long)m->step, b, s->bag_first[b], s->bag_first[b + 1] - 1, 100 * s->bag_busy[b],
              s->bag_tokens[b]);

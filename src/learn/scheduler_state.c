@@ -13,10 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../file.h"
 #include "../words.h"
 #include "scheduler.h"
 
-enum { VERSION = 1, HEAD_FIELDS = 3 };
+enum { VERSION = 2, HEAD_FIELDS = 3, START_FIELDS = 6 };
 static const char magic[KFI_WORD] = "KFSTATE\n";
 
 typedef struct archive {
@@ -151,7 +152,18 @@ static void walk_metrics(archive *a, kf_scheduler *s) {
   wholes(a, &m->drifts, 1);
 }
 
+/* What was begun with and may have been measured. Links may be free, so infinite. */
+static void walk_start(archive *a, kf_cost *start) {
+  words(a, &start->linear_s, 1);
+  words(a, &start->quadratic_s, 1);
+  words(a, &start->constant_s, 1);
+  words(a, &start->cluster.intra_Bps, 1);
+  words(a, &start->cluster.inter_Bps, 1);
+  words(a, &start->cluster.latency_s, 1);
+}
+
 static void walk(archive *a, kf_scheduler *s) {
+  walk_start(a, &s->start);
   wholes(a, &s->step, 1);
   flag(a, &s->awaiting);
   flag(a, &s->refit_due);
@@ -200,9 +212,8 @@ kf_status kf_scheduler_save(const kf_scheduler *scheduler, void **out, size_t *n
 
 /* --------------------------------------------------------------------- restore */
 
-/* Is this a whole state of our version, for such a scheduler? */
-static kf_status check_file(kf_scheduler *s, const char *name, const unsigned char *bytes,
-                            size_t n) {
+/* Is this a whole state of our version? */
+static kf_status check_bytes(const char *name, const unsigned char *bytes, size_t n) {
   if (n < HEAD_FIELDS * KFI_WORD || memcmp(bytes, magic, KFI_WORD) != 0)
     return kfi_fail(KF_EINVAL, "%s: %zu bytes that are not a scheduler's state", name, n);
   uint64_t version = kfi_get_word(bytes + KFI_WORD), size = kfi_get_word(bytes + 2 * KFI_WORD);
@@ -213,9 +224,17 @@ static kf_status check_file(kf_scheduler *s, const char *name, const unsigned ch
   if (size != n)
     return kfi_fail(KF_EINVAL, "%s: %zu bytes of a state of %llu: it was cut off or added to", name,
                     n, (unsigned long long)size);
-  if (n < (HEAD_FIELDS + 3) * KFI_WORD ||
+  if (n < (HEAD_FIELDS + 3 + START_FIELDS) * KFI_WORD ||
       kfi_get_word(bytes + n - KFI_WORD) != kfi_checksum(bytes, n - KFI_WORD))
     return kfi_fail(KF_EINVAL, "%s: the checksum does not match: the file is damaged", name);
+  return KF_OK;
+}
+
+/* And for such a scheduler? */
+static kf_status check_file(kf_scheduler *s, const char *name, const unsigned char *bytes,
+                            size_t n) {
+  kf_status status = check_bytes(name, bytes, n);
+  if (status) return status;
   uint64_t n_ranks = kfi_get_word(bytes + 3 * KFI_WORD);
   if (n_ranks != (uint64_t)s->history.n_ranks)
     return kfi_fail(KF_EINVAL, "%s: the state of %llu ranks, expected %d", name,
@@ -349,25 +368,73 @@ kf_status kf_scheduler_restore(kf_scheduler *s, const char *name, const void *da
   kfi_metrics_start(&twin);
   archive a = {.mode = READ, .bytes = (unsigned char *)data + (HEAD_FIELDS + 2) * KFI_WORD};
   walk(&a, &twin);
-  if (a.infinite || !is_possible(&twin)) {
+  if (a.infinite || !is_possible(&twin) || kfi_scheduler_kind(&twin) != kfi_scheduler_kind(s)) {
     status = kfi_fail(KF_EINVAL, "%s: a state that no scheduler can be in", name);
     goto fail;
   }
-  if (twin.config.cost_model != KF_COST_HISTORY) kfi_scheduler_begin(&twin);
+  if (twin.cost_model != KF_COST_HISTORY) kfi_scheduler_begin(&twin);
   kfi_history_refresh(&twin.history);
-  twin.options.speed = twin.speed;
-  twin.options.mem_tokens = twin.options.mem_tokens ? twin.cap : NULL;
+  kfi_scheduler_own(&twin);
   if ((status = kf_planner_create(&twin.options, &twin.planner))) goto fail;
   kfi_metrics_learned(&twin);
   kfi_metrics_cost(&twin);
   kf_planner_free(s->planner);
   kfi_buffer_free(&s->memory);
   *s = twin;
-  s->metrics.drift = s->drift; /* inside the scheduler itself */
+  kfi_scheduler_own(s);        /* its bags are inside the scheduler itself, */
+  s->metrics.drift = s->drift; /* and so are these */
   s->metrics.correction = s->correction_list;
   return KF_OK;
 
 fail:
   kfi_buffer_free(&twin.memory);
+  return status;
+}
+
+/* ----------------------------------------------------------------------- by file */
+
+static kf_status read_state(const char *path, bool *missing, char **data, size_t *n_bytes) {
+  kf_status status = KF_OK;
+  *missing = !path || !*path;
+  if (!*missing) status = kfi_file_read(path, 0, missing, data, n_bytes);
+  return status ? kfi_fail(status, "state_file: %s", kf_last_error()) : KF_OK;
+}
+
+kf_status kf_scheduler_save_file(const kf_scheduler *s, const char *path) {
+  void *data = NULL;
+  size_t n_bytes = 0;
+  if (!path || !*path) return KF_OK;
+  kf_status status = kf_scheduler_save(s, &data, &n_bytes);
+  if (!status) status = kf_file_replace(path, data, n_bytes);
+  free(data);
+  return status ? kfi_fail(status, "state_file: %s", kf_last_error()) : KF_OK;
+}
+
+kf_status kf_scheduler_restore_file(kf_scheduler *s, const char *path) {
+  char *data = NULL;
+  size_t n_bytes = 0;
+  bool missing;
+  kf_status status = read_state(path, &missing, &data, &n_bytes);
+  if (status || missing) return status;
+  status = kf_scheduler_restore(s, path, data ? data : "", n_bytes);
+  free(data);
+  return status ? kfi_fail(status, "state_file: %s", kf_last_error()) : KF_OK;
+}
+
+kf_status kf_scheduler_read_start(const char *path, kf_cost *cost, int *found) {
+  char *data = NULL;
+  size_t n_bytes = 0;
+  bool missing;
+  if (!cost || !found) return kfi_fail(KF_EINVAL, "kf_scheduler_read_start: a pointer is NULL");
+  kf_status status = read_state(path, &missing, &data, &n_bytes);
+  if (!status && !missing &&
+      (status = check_bytes(path, (const unsigned char *)(data ? data : ""), n_bytes)))
+    status = kfi_fail(status, "state_file: %s", kf_last_error());
+  if (!status && !missing)
+    walk_start(
+      &(archive){.mode = READ, .bytes = (unsigned char *)data + (HEAD_FIELDS + 2) * KFI_WORD},
+      cost);
+  free(data);
+  if (!status) *found = !missing;
   return status;
 }

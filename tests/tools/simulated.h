@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "dice.h"
+#include "scheduler_wish.h"
 
 enum { TRAINING_RANKS = 32, TRAINING_KINDS = 4 };
 
