@@ -87,8 +87,8 @@ typedef struct cli_key {
 } cli_key;
 
 typedef struct cli_configuration {
-  const char *file;    /* --config FILE|-; NULL: none */
-  const cli_list *set; /* --set KEY=VALUE */
+  const char *option, *file; /* "--config", and FILE or -; NULL: none */
+  const cli_list *set;       /* --set KEY=VALUE */
   const cli_key *key;
   int n_keys;
   bool on_ranks; /* of an MPI launcher: standard input reaches the first one only */

@@ -136,7 +136,8 @@ static int read_config(const job *j, kf_config *config) {
                          {"metrics_file", q->metrics_file},
                          {"trace_file", q->trace_file},
                          {"state_file", q->state_file}};
-  const cli_configuration asked = {q->config, &q->set, key, sizeof key / sizeof *key, j->comm};
+  const cli_configuration asked = {"--config", q->config, &q->set, key, sizeof key / sizeof *key,
+                                   j->comm};
   return cli_configure(name, &asked, config);
 }
 

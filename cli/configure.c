@@ -14,8 +14,8 @@ int cli_configure(const char *command, const cli_configuration *q, kf_config *co
     size_t n_bytes = 0;
     if (standard && q->on_ranks)
       return cli_fail(EXIT_MISUSE, command,
-                      "--config: found \"-\", which reaches rank 0 only, expected a file");
-    int code = cli_read_file(command, "--config", q->file, &text, &n_bytes);
+                      "%s: found \"-\", which reaches rank 0 only, expected a file", q->option);
+    int code = cli_read_file(command, q->option, q->file, &text, &n_bytes);
     if (code) return code;
     status = kf_config_parse(standard ? "standard input" : q->file, text, n_bytes, config);
     free(text);

@@ -94,7 +94,7 @@ static int read_config(train_session *s) {
   const train_request *q = s->q;
   const cli_key key[] = {
     {"model", q->model}, {"log_level", q->log_level}, {"trace_file", q->trace}};
-  const cli_configuration asked = {q->config, &q->set, key, sizeof key / sizeof *key,
+  const cli_configuration asked = {"--config",    q->config, &q->set, key, sizeof key / sizeof *key,
                                    s->n_ranks > 1};
   if (q->model && kf_model_parse(q->model, &s->model))
     return cli_fail_status(KF_EINVAL, name, "--model");

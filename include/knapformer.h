@@ -49,8 +49,8 @@
 **   - Inputs are borrowed for the call, never kept (but a kf_step keeps its kf_comm).
 **   - An option that is all zero bits means its default.
 **   - Nothing prints, exits or reads the environment. The clock is read only while waiting for
-**     other ranks (section 8), never to decide a plan. No file is touched but by kf_file_replace
-**     and kf_file_refresh.
+**     other ranks (section 8), never to decide a plan. Files are touched only by calls that
+**     say so: kf_config_resolve, kf_scheduler_.._file, kf_scheduler_read_start, kf_outputs, kf_file_...
 **   - Objects are not locked: use one from one thread at a time. Different
 **     objects may be used from different threads, but all MPI comms from the one that
 **     initialised MPI.
@@ -1036,6 +1036,9 @@ KF_API kf_status kf_outputs_step(kf_outputs *outputs, const kf_metrics *metrics)
 /* The trace's end; nothing is written after it. Without it a trace can be read all the same. */
 KF_API kf_status kf_outputs_close(kf_outputs *outputs);
 KF_API void kf_outputs_free(kf_outputs *outputs);
+
+/* All of a file, or of standard input if `path` is "-"; free() *out. KF_EIO says what failed. */
+KF_API kf_status kf_file_read(const char *path, char **out, size_t *n_bytes);
 
 /*
 ** Write a file whole or not at all: beside it, to the disk, then in its place. Who reads it sees the

@@ -189,7 +189,9 @@ static int read_all(int fd, size_t most, char **out, size_t *n_bytes) {
 kf_status kfi_file_read(const char *path, size_t most, bool *missing, char **out, size_t *n_bytes) {
   struct stat file;
   if (missing) *missing = false;
-  int fd = open(path, O_RDONLY | O_CLOEXEC | (most ? 0 : O_NONBLOCK)); /* a pipe may have no end */
+  int fd = strcmp(path, "-") == 0 /* of a pipe nobody may ever write to, only the open returns */
+             ? dup(STDIN_FILENO)
+             : open(path, O_RDONLY | O_CLOEXEC | (most ? 0 : O_NONBLOCK));
   if (fd < 0 && errno == ENOENT && missing) {
     *missing = true;
     return KF_OK;
@@ -202,6 +204,11 @@ kf_status kfi_file_read(const char *path, size_t most, bool *missing, char **out
   close(fd);
   if (error == ENOMEM) return kfi_fail(KF_ENOMEM, "out of memory: the bytes of \"%s\"", path);
   return error ? fail_to("read", path, error) : KF_OK;
+}
+
+kf_status kf_file_read(const char *path, char **out, size_t *n_bytes) {
+  if (!path || !out || !n_bytes) return kfi_fail(KF_EINVAL, "kf_file_read: a pointer is NULL");
+  return kfi_file_read(path, SIZE_MAX, NULL, out, n_bytes);
 }
 
 kf_status kfi_file_begin(const char *path, int *fd) {

@@ -395,7 +395,7 @@ fail:
 
 static kf_status read_state(const char *path, bool *missing, char **data, size_t *n_bytes) {
   kf_status status = KF_OK;
-  *missing = !path || !*path;
+  *missing = !path || !*path || strcmp(path, "-") == 0;
   if (!*missing) status = kfi_file_read(path, 0, missing, data, n_bytes);
   return status ? kfi_fail(status, "state_file: %s", kf_last_error()) : KF_OK;
 }
