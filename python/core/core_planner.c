@@ -247,32 +247,20 @@ static PyObject *restore(PyObject *object, PyObject *args) {
                     kfpy_none(kf_scheduler_restore(self->scheduler, name, data, (size_t)n_bytes)));
 }
 
-/* The files of the configuration: the last step whose times are known, the end, the state. */
-static PyObject *write_step(PyObject *object, PyObject *unused) {
-  (void)unused;
+/* The files of the configuration: those of steps, begun when first written to, their end, the state. */
+static PyObject *write_files(PyObject *object, PyObject *args) {
   scheduler *self = (scheduler *)object;
   const kf_config *c = &self->config;
+  int what;
   kf_status status = KF_OK;
+  if (!PyArg_ParseTuple(args, "i", &what)) return NULL;
   if (!*c->steps_file && !*c->metrics_file && !*c->trace_file && !*c->state_file) Py_RETURN_NONE;
   if (!kfpy_enter(&self->guard, "scheduler")) return NULL;
   const kf_metrics *m = kf_scheduler_metrics(self->scheduler);
   if (!self->outputs) status = kf_outputs_create(c, m->n_ranks, &self->outputs);
-  if (!status) status = kf_outputs_step(self->outputs, m);
-  return kfpy_leave(&self->guard, kfpy_none(status));
-}
-
-static PyObject *close_files(PyObject *object, PyObject *unused) {
-  (void)unused;
-  scheduler *self = (scheduler *)object;
-  if (!kfpy_enter(&self->guard, "scheduler")) return NULL;
-  return kfpy_leave(&self->guard, kfpy_none(kf_outputs_close(self->outputs)));
-}
-
-static PyObject *save_file(PyObject *object, PyObject *unused) {
-  (void)unused;
-  scheduler *self = (scheduler *)object;
-  if (!kfpy_enter(&self->guard, "scheduler")) return NULL;
-  kf_status status = kf_scheduler_save_file(self->scheduler, self->config.state_file);
+  if (!status && what == 0) status = kf_outputs_step(self->outputs, m);
+  if (!status && what == 1) status = kf_outputs_close(self->outputs);
+  if (!status && what == 2) status = kf_scheduler_save_file(self->scheduler, c->state_file);
   return kfpy_leave(&self->guard, kfpy_none(status));
 }
 
@@ -288,10 +276,7 @@ static PyMethodDef scheduler_methods[] = {
   {"learned", learned, METH_NOARGS, "learned() -> (cost, refits)"},
   {"save", save, METH_NOARGS, "save() -> bytes"},
   {"restore", restore, METH_VARARGS, "restore(name, data)"},
-  {"write_step", write_step, METH_NOARGS,
-   "write_step(): into steps_file, metrics_file, trace_file"},
-  {"close_files", close_files, METH_NOARGS, "close_files()"},
-  {"save_file", save_file, METH_NOARGS, "save_file(): the state_file"},
+  {"write", write_files, METH_VARARGS, "write(what): 0 the last step, 1 the end, 2 the state"},
   {NULL, NULL, 0, NULL}};
 
 static bool add_type(PyObject *module, const char *name, PyType_Spec *spec) {

@@ -91,7 +91,7 @@ class Step:
 class SequenceBalancer:
     """SequenceBalancer(bag_specs, gamma).
 
-    bag_specs   "auto", or fixed bags: "g2n4" (4 bags of 2 ranks), "g1n8+g2n4", a list of sizes, a number
+    bag_specs   "auto" (where it is not said), or fixed bags: "g2n4" (4 bags of 2 ranks), "g1n8+g2n4", a list of sizes, a number
     gamma       seconds of an attention FLOP over those of another (0.4)
     heads       attention heads of the model; by default what the first pre_attn shows
     layers      transformer blocks
@@ -99,12 +99,12 @@ class SequenceBalancer:
     scheduler   a Scheduler to plan with, which learns from the times measured here; by default plans are
                 made from FLOPs alone, on a cluster as the scheduler's `cluster` describes it
     Further arguments go to the Scheduler that is made where none is given: cluster, mem_tokens,
-    max_chunk_size, affinity, budget_us, cost_model, ..
+    max_chunk_size, affinity, budget_us, cost_model, config, ..
 
     plan is the Plan of the last plan_routing.
     """
 
-    def __init__(self, bag_specs="auto", gamma=None, *, heads=None, layers=None, group=None, scheduler=None, **options):
+    def __init__(self, bag_specs=None, gamma=None, *, heads=None, layers=None, group=None, scheduler=None, **options):
         if scheduler is not None and options:
             raise ValueError("%s goes to the scheduler, which is given" % sorted(options)[0])
         self.group = Ranks(group if scheduler is None else scheduler.group.group)
@@ -141,7 +141,8 @@ class SequenceBalancer:
         heads = self._real_heads or 24
         if self._shape == (token_dim, heads):
             return
-        options = {"cost_model": "static", **self._options}
+        options = dict(self._options)
+        options["defaults"] = ["cost_model=" + ("modelled" if options.get("cost_file") else "static"), *options.get("defaults", ())]
         self.scheduler = Scheduler(self.bags, gamma=self.gamma, group=self.group.group, ranks=self.group.size,
                                    model="d=%d,layers=%d,heads=%d" % (token_dim, self.layers or LAYERS, heads),
                                    **options)

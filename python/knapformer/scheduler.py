@@ -32,6 +32,7 @@ COUNTERS = ("memory_bytes", "memory_limit_bytes", "tokens", "samples", "plan_s",
 HEAD = struct.Struct("=24sQqqqQqdqqqqdddd248s")
 Head = collections.namedtuple("Head", ("version", "hash", "n", "flags", "votes", "signature", "given", "seconds") + COUNTERS + ("reason",))
 PROFILES, ROOM = 1, 64
+LAST_STEP, END, STATE = range(3)  # what can be written
 WRONG = (TypeError, ValueError, OverflowError)  # what rubbish among lengths and records raises
 
 log = logging.getLogger("knapformer")
@@ -62,8 +63,10 @@ class Scheduler:
         keys = {"cost_model": cost_model, "rebalance_interval": rebalance_interval, "model": model,
                 "gamma": gamma, "cluster": cluster, "mem_tokens": mem_tokens,
                 "max_chunk_size": max_chunk_size, "affinity_policy": affinity, "budget_us": budget_us,
-                "cost_file": cost_file, "log_level": _level_name(log_level, log),
+                "cost_file": cost_file, "log_level": log_level,
                 "bag_size": None if bag_config is None else bags_text(bag_config)}
+        if log is None:  # no lines that the logger would drop, unless the file asks for them
+            defaults = ["log_level=" + _logger_level(), *defaults]
         self.ranks = _rank_count(ranks, self.group, configuration(0, keys, config, defaults, settings)[1])
         raw, self.bags, self.model = configuration(self.ranks, keys, config, defaults, settings)
         self._core = _core.Scheduler(raw, self.ranks, reals(speeds), log or (_log if self.group.rank == 0 else None))
@@ -174,7 +177,7 @@ class Scheduler:
         self._core.settle()
         self._write()
         if self.group.rank == 0:
-            self._core.save_file()
+            self._core.write(STATE)
             if self._trouble:
                 raise OSError(self._trouble)
 
@@ -182,7 +185,7 @@ class Scheduler:
         """Rank 0 writes steps_file, metrics_file and trace_file, where the configuration names them."""
         if self.group.rank == 0 and not self._trouble:
             try:
-                self._core.write_step()
+                self._core.write(LAST_STEP)
             except (OSError, ValueError) as problem:
                 if self.group.size == 1:
                     raise
@@ -191,7 +194,7 @@ class Scheduler:
     def close(self):
         """After the last settle(): the end of the trace_file."""
         if self.group.rank == 0:
-            self._core.close_files()
+            self._core.write(END)
 
     def metrics(self):
         """The figures of the last step whose times are known, as doc/metrics.md defines them: a dict."""
@@ -233,10 +236,7 @@ def _log(level, line):
     log.log(LEVELS[level], line)
 
 
-def _level_name(name, own):
-    """The lines that are made at all: what is asked for; else, where there is a logger, what that lets through."""
-    if name is not None or own is not None:
-        return name
+def _logger_level():
     effective = log.getEffectiveLevel()
     return next((LEVEL_NAMES[k - 1] for k in (4, 3, 2) if effective <= LEVELS[k]), "error")
 

@@ -19,6 +19,9 @@ COUNTERS: tuple[str, ...]
 HEAD: struct.Struct
 PROFILES: int
 ROOM: int
+LAST_STEP: int
+END: int
+STATE: int
 log: logging.Logger
 
 _CostModel: TypeAlias = Literal["history", "static", "modelled"]

@@ -3,10 +3,10 @@
 
 
 def refuses(call, *words):
-    """call() raises a ValueError whose one sentence has all words."""
+    """call() raises a ValueError, or an OSError for a file, whose one sentence has all words."""
     try:
         call()
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         missing = [word for word in words if str(word) not in str(error)]
         assert not missing, "%r not in %r" % (missing, str(error))
         assert "\n" not in str(error), str(error)
