@@ -225,7 +225,7 @@ static int make_cost(const request *q, job *j) {
   kf_status status;
   bucket_result *r = &j->result;
   r->gamma = KF_DEFAULT_GAMMA;
-  r->model = q->model ? q->model : "flux";
+  r->model = q->model ? q->model : KF_DEFAULT_MODEL;
   r->fit = q->fit ? file_name(q->fit) : NULL;
   if (q->gamma && q->fit)
     return cli_fail(EXIT_MISUSE, name, "found both --gamma and --fit, expected one of them");

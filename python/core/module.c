@@ -141,29 +141,7 @@ static PyObject *mix(PyObject *module, PyObject *args) {
   return out;
 }
 
-static PyObject *lens(PyObject *module, PyObject *args) {
-  (void)module;
-  const char *name, *text;
-  Py_ssize_t n_bytes;
-  int64_t *len, n;
-  if (!PyArg_ParseTuple(args, "ss#", &name, &text, &n_bytes)) return NULL;
-  kf_status status = kf_lens_parse(name, text, (size_t)n_bytes, &len, &n);
-  if (status) return kfpy_raise(status);
-  PyObject *out = kfpy_bytes(len, n, 8);
-  free(len);
-  return out;
-}
-
 /* ----------------------------------------------------------------------------- costs */
-
-static PyObject *model(PyObject *module, PyObject *args) {
-  (void)module;
-  const char *text;
-  kf_model out;
-  if (!PyArg_ParseTuple(args, "s", &text)) return NULL;
-  kf_status status = kf_model_parse(text, &out);
-  return status ? kfpy_raise(status) : Py_BuildValue("(iii)", out.dim, out.layers, out.heads);
-}
 
 /* A cost travels as the bytes of its struct: Python hands it on and does not look into it. */
 static PyObject *cost(PyObject *module, PyObject *args) {
@@ -175,15 +153,6 @@ static PyObject *cost(PyObject *module, PyObject *args) {
   PyObject *out = o ? kfpy_bytes(&o->plan.cost, 1, sizeof o->plan.cost) : NULL;
   kf_scheduler_options_free(o);
   return out;
-}
-
-static PyObject *cost_work(PyObject *module, PyObject *args) {
-  (void)module;
-  PyObject *from;
-  const kf_cost *cost_in;
-  long long len;
-  if (!PyArg_ParseTuple(args, "OL", &from, &len) || !kfpy_cost(from, &cost_in)) return NULL;
-  return PyFloat_FromDouble(kf_cost_work(cost_in, len));
 }
 
 /* --------------------------------------------------------------------- configuration */
@@ -246,12 +215,12 @@ static PyObject *fit(PyObject *module, PyObject *args) {
   kf_model shape;
   kf_fit out;
   char *text = NULL;
-  if (!PyArg_ParseTuple(args, "OOOs", &len, &seconds, &rank, &model_text) ||
+  if (!PyArg_ParseTuple(args, "OOOz", &len, &seconds, &rank, &model_text) ||
       !kfpy_list(len, "lens", 8, &lens_in, &n) ||
       !kfpy_array(seconds, "seconds", n, 8, &seconds_in) ||
       !kfpy_array(rank, "ranks", n, 8, &rank_in))
     return NULL;
-  kf_status status = kf_model_parse(model_text, &shape);
+  kf_status status = kf_model_parse(model_text ? model_text : KF_DEFAULT_MODEL, &shape);
   if (status) return kfpy_raise(status);
   kf_fit_row *row = malloc((size_t)(n + 1) * sizeof *row);
   if (!row) return PyErr_NoMemory();
@@ -277,10 +246,7 @@ static PyObject *replace_file(PyObject *module, PyObject *args) {
 
 static PyMethodDef functions[] = {
   {"mix", mix, METH_VARARGS, "mix(name, ranks, seed) -> (rank_off, len, profile)"},
-  {"lens", lens, METH_VARARGS, "lens(name, text) -> len"},
-  {"model", model, METH_VARARGS, "model(text) -> (dim, layers, heads)"},
   {"cost", cost, METH_VARARGS, "cost(config, ranks) -> cost"},
-  {"cost_work", cost_work, METH_VARARGS, "cost_work(cost, len) -> seconds"},
   {"config", config, METH_VARARGS,
    "config(defaults, name, yaml, assignments, ranks) -> (config, bags, model)"},
   {"fit", fit, METH_VARARGS, "fit(lens, seconds, ranks, model) -> (dict, text)"},
