@@ -21,6 +21,9 @@ class Recorded:
         self.lens, self.rank, self.size, self.group, self.dist = lens, RANK, RANKS, None, None
         self.seconds, self.records = 0.0, {}
 
+    def neighbours(self):
+        return 8
+
     def gather(self, record):
         start = time.perf_counter()
         if len(record) not in self.records:
