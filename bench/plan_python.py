@@ -24,6 +24,9 @@ class Recorded:
         self.gathers = [_core.Gather(RANKS, rank, RECORD.size) for rank in range(RANKS)]
         self.seconds, self.records = 0.0, {}
 
+    def neighbours(self):
+        return 8
+
     def gather(self, record):
         start = time.perf_counter()
         if len(record) not in self.records:
@@ -42,8 +45,7 @@ class Recorded:
 
 def main():
     lens = knapformer.mix("joint")
-    cost = _core.cost("flux", None, RANKS, 0.4)
-    planner, batch = _core.Planner(cost, "auto", None, None, 0, 0, 0.0), batch_of(lens) + (None, None)
+    planner, batch = _core.Planner(None, RANKS, None, None), batch_of(lens) + (None, None)
     balancer = knapformer.SequenceBalancer("auto", 0.4, heads=24, layers=57)
     balancer._own = False
     balancer.scheduler = knapformer.scheduler.Scheduler("auto", "static", ranks=RANKS)

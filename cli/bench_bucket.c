@@ -170,7 +170,8 @@ static int run_rule(kf_rule rule, int64_t n, int64_t rounds, bench_row *out, dou
   kf_status status = seen ? KF_OK : kf_fail(KF_ENOMEM, "out of memory for the proof");
   if (isatty(STDERR_FILENO) == 1) fprintf(stderr, "%s ..\n", out->name);
   if (status) goto done;
-  if ((status = kf_cost_preset("wan1.3b", "free", RANKS, 0.4, &options.bucket.cost))) goto done;
+  if ((status = kf_cost_preset("wan1.3b", "free", RANKS, KF_DEFAULT_GAMMA, &options.bucket.cost)))
+    goto done;
   if ((status = make_lens(n, rule == KF_RULE_PACKED, &len))) goto done;
   for (int64_t i = 0; i < n; i++)
     if (len[i] > options.bucket.match_len) options.bucket.match_len = len[i];

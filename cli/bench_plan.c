@@ -114,7 +114,8 @@ static int run_instance(const instance *in, int64_t rounds, bench_row *out) {
     goto done;
   }
   if (isatty(STDERR_FILENO) == 1) fprintf(stderr, "%s ..\n", in->name);
-  if ((status = kf_cost_preset("flux", NULL, in->n_ranks, 0.4, &options.cost))) goto done;
+  if ((status = kf_cost_preset("flux", NULL, in->n_ranks, KF_DEFAULT_GAMMA, &options.cost)))
+    goto done;
   if ((status = kf_planner_create(&options, &planner))) goto done;
   if ((status = kf_planner_plan(planner, batch, &plan))) goto done;
   if ((status = kf_plan_check(plan, batch))) goto done;

@@ -107,7 +107,8 @@ static kf_status open_step(planned *p, const char *bags) {
   kf_planner_options options = {0};
   int32_t n_ranks = kf_comm_size(p->comm);
   kf_status status;
-  if ((status = kf_cost_preset("flux", NULL, n_ranks, 0.4, &options.cost))) return status;
+  if ((status = kf_cost_preset("flux", NULL, n_ranks, KF_DEFAULT_GAMMA, &options.cost)))
+    return status;
   if ((status = kf_bags_parse(bags, n_ranks, &p->bags))) return status;
   options.bags = p->bags;
   if ((status = kf_planner_create(&options, &p->planner))) return status;

@@ -100,16 +100,14 @@ static kf_status time_steps(kf_scheduler *s, kf_planner *planner, const kf_batch
 
 /* 0 or an exit code. */
 static int overhead(int64_t rounds, bench_row *rows) {
-  kf_config config = {.rebalance_interval = 1};
-  kf_scheduler_options options = {.n_ranks = RANKS, .config = &config};
-  kf_planner_options plain = {0};
+  kf_scheduler_options options = {.rebalance_interval = 1};
   kf_scheduler *scheduler = NULL;
   kf_planner *planner = NULL;
   kf_batch *batch = NULL;
   kf_status status;
   if ((status = kf_mix_create("joint", 0, 0, &batch))) goto done;
-  if ((status = kf_cost_preset("flux", NULL, RANKS, 0.4, &plain.cost))) goto done;
-  if ((status = kf_planner_create(&plain, &planner))) goto done;
+  if ((status = kf_cost_preset(NULL, NULL, RANKS, KF_DEFAULT_GAMMA, &options.plan.cost))) goto done;
+  if ((status = kf_planner_create(&options.plan, &planner))) goto done;
   if ((status = kf_scheduler_create(&options, &scheduler))) goto done;
   status = time_steps(scheduler, planner, batch, rounds, rows);
 
@@ -248,9 +246,7 @@ static kf_status run_step(kf_scheduler *s, const work *w, uint64_t *state, score
 /* *row and the figures of so many steps, the first half of which are for learning. 0 or an exit code. */
 static int prediction(int64_t steps, bench_row *row, bench_figure figures[2]) {
   static score total;
-  kf_config config = {.rebalance_interval = 5};
-  kf_cost guess;
-  kf_scheduler_options options = {.n_ranks = WORK_RANKS, .config = &config, .cost = &guess};
+  kf_scheduler_options options = {.rebalance_interval = 5};
   kf_scheduler *scheduler = NULL;
   work w;
   uint64_t state = 1;
@@ -258,7 +254,7 @@ static int prediction(int64_t steps, bench_row *row, bench_figure figures[2]) {
   char model[64];
   if (!work_create(&w)) goto done;
   snprintf(model, sizeof model, "d=%d,layers=1,heads=%d", DIM, HEADS);
-  if ((status = kf_cost_preset(model, "free", WORK_RANKS, 0.2, &guess))) goto done;
+  if ((status = kf_cost_preset(model, "free", WORK_RANKS, 0.2, &options.plan.cost))) goto done;
   if ((status = kf_scheduler_create(&options, &scheduler))) goto done;
   openblas_set_num_threads(1);
   multiply(&w, LONGEST);

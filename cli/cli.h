@@ -87,19 +87,15 @@ typedef struct cli_key {
 } cli_key;
 
 typedef struct cli_configuration {
-  const char *file;    /* --config FILE|-; NULL: none */
-  const cli_list *set; /* --set KEY=VALUE */
+  const char *option, *file; /* "--config", and FILE or -; NULL: none */
+  const cli_list *set;       /* --set KEY=VALUE */
   const cli_key *key;
   int n_keys;
   bool on_ranks; /* of an MPI launcher: standard input reaches the first one only */
 } cli_configuration;
 
-/* Both return 0, or an exit code after saying what is wrong. */
+/* Returns 0, or an exit code after saying what is wrong. */
 int cli_configure(const char *command, const cli_configuration *asked, kf_config *config);
-
-/* The cost of the config's cost_file, where it names one and its cost_model wants it. */
-int cli_read_cost(const char *command, const kf_config *config, int32_t n_ranks, kf_cost *cost,
-                  bool *given);
 
 /* A kf_log_fn: lines on stderr. `user` is the command's name. */
 void cli_log(void *user, kf_log_level level, const char *line);
@@ -162,27 +158,6 @@ typedef struct cli_view {
 } cli_view;
 
 void cli_view_plan(const kf_plan *plan, const cli_view *view);
-
-/* ------------------------------------------------- outputs.c: the files of a config */
-
-/* steps_file, trace_file and metrics_file, on the one rank that writes them. */
-typedef struct cli_outputs {
-  const char *command;
-  const kf_config *config; /* borrowed until close */
-  FILE *steps, *trace;
-} cli_outputs;
-
-/* All return 0, or an exit code after saying which file failed and why. Files are begun anew; a
-** steps_file "-" is standard output. Close also after an open that failed, and where `complete` is
-** false the trace is left without its end. */
-int cli_outputs_open(cli_outputs *outputs, const char *command, const kf_config *config,
-                     int32_t n_ranks);
-int cli_outputs_step(cli_outputs *outputs, const kf_metrics *metrics);
-int cli_outputs_close(cli_outputs *outputs, bool complete);
-
-/* The state_file: read where there is one; written. */
-int cli_restore_state(const char *command, const kf_config *config, kf_scheduler *scheduler);
-int cli_save_state(const char *command, const kf_config *config, const kf_scheduler *scheduler);
 
 /* ---------------------------------------------------------------- the commands */
 

@@ -224,8 +224,8 @@ static int make_cost(const request *q, job *j) {
   kf_cluster cluster;
   kf_status status;
   bucket_result *r = &j->result;
-  r->gamma = 0.4;
-  r->model = q->model ? q->model : "flux";
+  r->gamma = KF_DEFAULT_GAMMA;
+  r->model = q->model ? q->model : KF_DEFAULT_MODEL;
   r->fit = q->fit ? file_name(q->fit) : NULL;
   if (q->gamma && q->fit)
     return cli_fail(EXIT_MISUSE, name, "found both --gamma and --fit, expected one of them");

@@ -33,31 +33,14 @@ static const char *file_of(const request *q) {
   return strcmp(q->check, "-") == 0 ? "standard input" : q->check;
 }
 
-static int read_config(const request *q, kf_config *config) {
-  char *text = NULL;
-  size_t n_bytes = 0;
-  kf_status status = KF_OK;
-  if (q->check) {
-    int code = cli_read_file(name, "--check", q->check, &text, &n_bytes);
-    if (code) return code;
-    status = kf_config_parse(file_of(q), text, n_bytes, config);
-    free(text);
-  }
-  for (int i = 0; !status && i < q->set.n; i++) status = kf_config_set(q->set.value[i], config);
-  return status ? cli_fail_status(status, name, NULL) : 0;
-}
-
 /* A cost that training could not load is better found here. */
 static int check_cost_file(const kf_config *config) {
-  char *text = NULL;
-  size_t n_bytes = 0;
-  kf_cost cost = {0};
-  if (!*config->cost_file || config->cost_model == KF_COST_STATIC) return 0;
-  int code = cli_read_file(name, "cost_file", config->cost_file, &text, &n_bytes);
-  if (code) return code;
-  kf_status status = kf_fit_load(config->cost_file, text, n_bytes, &cost);
-  free(text);
-  return status ? cli_fail_status(status, name, "cost_file") : 0;
+  kf_config alone = {0}; /* which fits any ranks */
+  kf_scheduler_options *meaning = NULL;
+  strcpy(alone.cost_file, config->cost_file);
+  kf_status status = kf_config_resolve(&alone, 1, &meaning);
+  kf_scheduler_options_free(meaning);
+  return status ? cli_fail_status(status, name, NULL) : 0;
 }
 
 static int print_text(const kf_config *config) {
@@ -109,7 +92,8 @@ int cli_config(char **argv) {
     return cli_fail(EXIT_MISUSE, name, "found %s with --print-default, expected it with --check",
                     q.ranks ? "--ranks" : "--print");
   if (q.check && (code = find_ranks(&q, &ranks))) return code;
-  if ((code = read_config(&q, &config))) return code;
+  const cli_configuration asked = {"--check", q.check, &q.set, NULL, 0, false};
+  if ((code = cli_configure(name, &asked, &config))) return code;
   kf_status status = q.check ? kf_config_check(&config, ranks.n_ranks) : KF_OK;
   if (status) return cli_fail_status(status, name, file_of(&q));
   if (q.check && (code = check_cost_file(&config))) return code;

@@ -54,7 +54,7 @@ static int read_rows(const request *q, job *j) {
   size_t n_bytes = 0;
   if (!q->file)
     return cli_fail(EXIT_MISUSE, name, "found no file, expected FILE.csv or - (standard input)");
-  kf_status status = kf_model_parse(q->model ? q->model : "flux", &j->model);
+  kf_status status = kf_model_parse(q->model ? q->model : KF_DEFAULT_MODEL, &j->model);
   if (status) return cli_fail_status(status, name, "--model");
   int code = cli_read_file(name, NULL, q->file, &text, &n_bytes);
   if (code) return code;
@@ -170,7 +170,7 @@ static void print_table(const request *q, const job *j) {
   printf("  constant       %11s   a sequence\n", seconds(f->constant_s, text));
   snprintf(text, sizeof text, "%.4f", j->gamma);
   printf("  gamma          %11s   an attention FLOP of %s against another\n",
-         isinf(j->gamma) ? "-" : text, q->model ? q->model : "flux");
+         isinf(j->gamma) ? "-" : text, q->model ? q->model : KF_DEFAULT_MODEL);
   printf("  mean error     %10.2f%%   %.2f%% on rows not seen\n", 100 * f->mape,
          100 * f->holdout_mape);
   printf("  r2             %11.5f\n", f->r2);

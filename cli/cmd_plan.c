@@ -116,8 +116,8 @@ static int make_cost(const request *q, job *j) {
   kf_model model;
   kf_cluster cluster;
   kf_status status;
-  j->gamma = 0.4;
-  if ((status = kf_model_parse(q->model ? q->model : "flux", &model)))
+  j->gamma = KF_DEFAULT_GAMMA;
+  if ((status = kf_model_parse(q->model ? q->model : KF_DEFAULT_MODEL, &model)))
     return cli_fail_status(status, name, "--model");
   if (q->cluster && !*q->cluster)
     return cli_fail(EXIT_MISUSE, name, "--cluster: found \"\", expected a name or a text");
@@ -261,7 +261,7 @@ static int print_json(const request *q, const job *j) {
 
 static void print_view(const request *q, const job *j) {
   cli_view view = {.data = data_of(q),
-                   .model = q->model ? q->model : "flux",
+                   .model = q->model ? q->model : KF_DEFAULT_MODEL,
                    .cluster = q->cluster ? q->cluster : "as h100x32",
                    .bags = j->bags ? q->bags : "auto",
                    .gamma = j->gamma,

@@ -115,8 +115,8 @@ typedef struct job {
   kf_scheduler *scheduler;
   kf_step *step;
   kf_sim_times *times; /* (n_ranks) */
-  cli_outputs outputs;
-  bool table;
+  kf_outputs *outputs;
+  bool table, lines;           /* on standard output: a table, or a JSON line a step */
   tally first, last, all, row; /* row: since the last line of the table */
   uint64_t hash;               /* of the last plan */
   int64_t drifts;              /* seen so far */
@@ -132,7 +132,8 @@ static int read_config(const job *j, kf_config *config) {
                          {"metrics_file", q->metrics_file},
                          {"trace_file", q->trace_file},
                          {"state_file", q->state_file}};
-  const cli_configuration asked = {q->config, &q->set, key, sizeof key / sizeof *key, j->comm};
+  const cli_configuration asked = {"--config", q->config, &q->set, key, sizeof key / sizeof *key,
+                                   j->comm};
   return cli_configure(name, &asked, config);
 }
 
@@ -199,8 +200,7 @@ static int read_clock(job *j) {
   if (q->true_scale && !cli_real(name, "--true-scale", q->true_scale, 1e-6, 1e6, &scale))
     return EXIT_MISUSE;
   if (q->noise && !cli_real(name, "--noise", q->noise, 0, 1, &clock->noise)) return EXIT_MISUSE;
-  kf_status status = kf_cost_preset(*c->model ? c->model : "flux", c->cluster, j->n_ranks,
-                                    j->true_gamma, &clock->cost);
+  kf_status status = kf_cost_preset(c->model, c->cluster, j->n_ranks, j->true_gamma, &clock->cost);
   if (status) return cli_fail_status(status, name, NULL);
   clock->cost.linear_s *= scale;
   clock->cost.quadratic_s *= scale;
@@ -218,18 +218,17 @@ static int read_clock(job *j) {
 }
 
 static int make_scheduler(job *j) {
-  kf_cost cost;
-  bool given;
-  int code = cli_read_cost(name, &j->config, j->n_ranks, &cost, &given);
-  if (code) return code;
-  kf_scheduler_options options = {.n_ranks = j->n_ranks,
-                                  .config = &j->config,
-                                  .cost = given ? &cost : NULL,
-                                  .log = j->rank == 0 ? cli_log : NULL,
-                                  .log_user = (void *)name};
-  kf_status status = kf_scheduler_create(&options, &j->scheduler);
+  kf_scheduler_options *options = NULL;
+  kf_status status = kf_config_resolve(&j->config, j->n_ranks, &options);
+  if (!status) {
+    options->log = j->rank == 0 ? cli_log : NULL;
+    options->log_user = (void *)name;
+    j->interval = options->rebalance_interval;
+    status = kf_scheduler_create(options, &j->scheduler);
+  }
+  kf_scheduler_options_free(options);
+  if (!status) status = kf_scheduler_restore_file(j->scheduler, j->config.state_file);
   if (status) return cli_fail_status(status, name, NULL);
-  if ((code = cli_restore_state(name, &j->config, j->scheduler))) return code;
   j->first_step = kf_scheduler_steps(j->scheduler);
   j->times = malloc((size_t)j->n_ranks * sizeof *j->times);
   j->drift_list = json_array();
@@ -252,10 +251,12 @@ static int prepare(job *j) {
   if (standard && q->json)
     return cli_fail(EXIT_MISUSE, name,
                     "steps_file is \"-\", which is standard output, expected a file with --json");
-  j->interval = j->config.rebalance_interval ? j->config.rebalance_interval : 50;
   j->table = j->rank == 0 && !q->json && !standard;
-  if ((code = make_scheduler(j))) return code;
-  return j->rank == 0 ? cli_outputs_open(&j->outputs, name, &j->config, j->n_ranks) : 0;
+  j->lines = j->rank == 0 && standard;
+  if (standard) *j->config.steps_file = 0;
+  if ((code = make_scheduler(j)) || j->rank > 0) return code;
+  kf_status status = kf_outputs_create(&j->config, j->n_ranks, &j->outputs);
+  return status ? cli_fail_status(status, name, NULL) : 0;
 }
 
 /* What all ranks find wrong, rank 0 says for all: the others begin when it is through. */
@@ -421,6 +422,15 @@ static kf_status report(job *j, const kf_plan *plan) {
   return status;
 }
 
+static int print_line(const kf_metrics *m) {
+  char *text = NULL;
+  if (m->step < 0) return 0;
+  if (kf_metrics_json(m, &text)) return cli_fail_status(KF_ENOMEM, name, "steps_file");
+  bool good = fputs(text, stdout) >= 0 && fflush(stdout) == 0;
+  free(text);
+  return good ? 0 : cli_fail(EXIT_FAILED, name, "steps_file: cannot write \"-\"");
+}
+
 /* The figures of the last step are complete now, also those that travelled with this one's lengths. */
 static int show_last(job *j) {
   const kf_metrics *m = kf_scheduler_metrics(j->scheduler);
@@ -431,7 +441,9 @@ static int show_last(job *j) {
                                     d->what, "before", d->before, "now", d->now));
   }
   j->drifts = m->drifts;
-  return j->rank == 0 ? cli_outputs_step(&j->outputs, m) : 0;
+  if (j->rank > 0) return 0;
+  if (kf_outputs_step(j->outputs, m)) return cli_fail_status(KF_EIO, name, NULL);
+  return j->lines ? print_line(m) : 0;
 }
 
 static void count(job *j, int64_t i, const kf_plan *plan) {
@@ -485,8 +497,8 @@ static int run(job *j) {
     j->comm ? kf_step_settle(j->step, j->scheduler) : kf_scheduler_settle(j->scheduler);
   if (status) return fail(j, status);
   if ((code = show_last(j)) || j->rank > 0) return code;
-  if ((code = cli_outputs_close(&j->outputs, true))) return code;
-  if ((code = cli_save_state(name, &j->config, j->scheduler))) return code;
+  if (kf_outputs_close(j->outputs) || kf_scheduler_save_file(j->scheduler, j->config.state_file))
+    return cli_fail_status(KF_EIO, name, NULL);
   if (j->table) print_summary(j);
   if (j->q->json) code = print_json(j);
   return code ? code : cli_close_stdout(name);
@@ -519,7 +531,7 @@ int cli_sim(char **argv) {
   kf_status status = cli_launched() ? kf_comm_mpi_create(NULL, &j->comm) : KF_OK;
   code = status ? cli_fail_status(status, name, NULL) : prepare_in_turn(j);
   if (!code) code = run(j);
-  cli_outputs_close(&j->outputs, false); /* what is open still, after a failure that was told */
+  kf_outputs_free(j->outputs);
   json_decref(j->drift_list);
   free(j->times);
   kf_step_free(j->step);

@@ -102,24 +102,38 @@ static void find_terminal(train_session *s) {
 
 /* ----------------------------------------------------------------------- the start */
 
-/* What plans begin with: a file's cost, the model's FLOPs if the user wants no more, or what one
-** block takes here. */
+/* The cost that a state began with goes on with it, on whatever day and machine. */
+static int read_state(train_session *s) {
+  kf_cost *cost = &s->scheduling->plan.cost;
+  const kf_cluster cluster = cost->cluster;
+  int found = 0;
+  kf_status status = kf_scheduler_read_start(s->config.state_file, cost, &found);
+  if (status) return cli_fail_status(status, name, NULL);
+  if (*s->config.cluster) cost->cluster = cluster; /* said, and so not measured */
+  s->measured = !found;
+  return 0;
+}
+
+/* What plans begin with: a file's cost, the model's FLOPs if the user wants no more, what a state was
+** begun with, or else what one block takes here. */
 static int find_cost(train_session *s) {
-  kf_config *c = &s->config;
-  kf_status status = KF_OK;
-  if (!s->cost_given)
-    status =
-      kf_cost_preset(c->model, c->cluster, s->n_ranks, c->gamma > 0 ? c->gamma : 0.4, &s->cost);
-  if (status) return fail_rank(s);
-  s->cost.ulysses_bytes = 4.0 * s->model.dim * s->model.layers * sizeof(float);
-  s->cost.route_bytes = TRAIN_ROUTE_BYTES;
-  s->cost.cluster.elem_bytes = sizeof(float);
-  /* A state goes on from the same beginning on another day. */
-  if (s->cost_given || c->cost_model == KF_COST_STATIC || *c->state_file) return 0;
-  s->measured = true;
+  const kf_config *c = &s->config;
+  kf_cost *cost = &s->scheduling->plan.cost;
+  int code;
+  cost->ulysses_bytes = 4.0 * s->model.dim * s->model.layers * sizeof(float);
+  cost->route_bytes = TRAIN_ROUTE_BYTES;
+  cost->cluster.elem_bytes = sizeof(float);
+  if (*c->cost_file || c->cost_model == KF_COST_STATIC) return 0;
   bool links = !*c->cluster;
-  if (links) s->cost.cluster.ranks_per_node = s->n_ranks; /* what is measured holds for all */
-  status = train_measure(s->comm, &s->model, s->options.isa, links, &s->cost);
+  if (links) cost->cluster.ranks_per_node = s->n_ranks; /* what is measured holds for all */
+  if ((code = in_turn(s, read_state))) return code;
+  int64_t either[2] = {s->measured, !s->measured};
+  kf_status status = kf_comm_reduce(s->comm, KF_MAX, KF_I64, 2, either);
+  if (!status && either[0] && either[1])
+    status =
+      kf_fail(KF_EMISMATCH, "some ranks find a state_file and some do not, expected all or none");
+  if (!status && s->measured)
+    status = train_measure(s->comm, &s->model, s->options.isa, links, cost);
   return status ? fail_rank(s) : 0;
 }
 
@@ -141,25 +155,23 @@ static kf_status set_timeout(train_session *s) {
 
 static int make_ways(train_session *s) {
   const train_request *q = s->q;
+  s->scheduling->log = s->rank == 0 ? train_log : NULL;
+  s->scheduling->log_user = s;
   kf_status status = train_job_create(&s->options, &s->job);
   for (int w = 0; w < N_VARIANTS && !status; w++) {
     bool wanted = q->compare || q->balance == (w == WITH);
-    train_variant_options options = {.config = w == WITH ? &s->config : NULL,
-                                     .cost = &s->cost,
-                                     .log = s->rank == 0 && w == WITH ? train_log : NULL,
-                                     .log_user = s};
     s->record[w].n_ranks = s->n_ranks;
-    if (wanted) status = train_variant_create(s->job, &options, &s->variant[w]);
+    if (wanted) status = train_variant_create(s->job, s->scheduling, w == WITH, &s->variant[w]);
     if (wanted && !status) status = train_check_ranks(s->job, s->variant[w]);
   }
   return status ? fail_rank(s) : 0;
 }
 
 static int open_files(train_session *s) {
-  int code =
-    cli_restore_state(name, &s->config, train_variant_scheduler(s->variant[train_main_variant(s)]));
-  if (code || s->rank > 0) return code;
-  return cli_outputs_open(&s->outputs, name, &s->config, s->n_ranks);
+  kf_scheduler *scheduler = train_variant_scheduler(s->variant[train_main_variant(s)]);
+  kf_status status = kf_scheduler_restore_file(scheduler, s->config.state_file);
+  if (!status && s->rank == 0) status = kf_outputs_create(&s->config, s->n_ranks, &s->outputs);
+  return status ? cli_fail_status(status, name, NULL) : 0;
 }
 
 static int begin(train_session *s) {
@@ -202,8 +214,10 @@ static int write_outputs(train_session *s) {
     kf_scheduler_metrics(train_variant_scheduler(s->variant[train_main_variant(s)]));
   if (s->rank > 0) return 0;
   if (note_expectations(s, m)) return fail_rank(s);
-  int code = cli_outputs_step(&s->outputs, m);
-  if (code) kf_comm_fail(s->comm, "it cannot write its files");
+  kf_status status = kf_outputs_step(s->outputs, m);
+  if (!status) return 0;
+  int code = cli_fail_status(status, name, NULL);
+  kf_comm_fail(s->comm, "it cannot write its files");
   return code;
 }
 
@@ -260,9 +274,10 @@ static int run_steps(train_session *s) {
 /* The results first: a full disk must not take them along. */
 static int show(train_session *s) {
   int code = s->q->json ? train_print_json(s) : train_show_results(s);
-  if (!code) code = cli_outputs_close(&s->outputs, true);
   kf_scheduler *scheduler = train_variant_scheduler(s->variant[train_main_variant(s)]);
-  if (!code) code = cli_save_state(name, &s->config, scheduler);
+  if (!code &&
+      (kf_outputs_close(s->outputs) || kf_scheduler_save_file(scheduler, s->config.state_file)))
+    code = cli_fail_status(KF_EIO, name, NULL);
   if (!code && s->q->report) code = train_write_report(s);
   if (!code && s->q->report && !s->q->json) printf("report: %s\n", s->q->report);
   return code ? code : cli_close_stdout(name);
@@ -320,7 +335,8 @@ static int start_ranks(train_session *s, char **argv) {
 }
 
 static void clear(train_session *s) {
-  cli_outputs_close(&s->outputs, false); /* what is open still, after a failure that was told */
+  kf_outputs_free(s->outputs);
+  kf_scheduler_options_free(s->scheduling);
   for (int w = 0; w < N_VARIANTS; w++) {
     train_variant_free(s->variant[w]);
     train_record_clear(&s->record[w]);
@@ -361,7 +377,7 @@ int cli_train(char **argv) {
   find_terminal(s);
   code = cli_launched() ? run_rank(s) : start_ranks(s, argv);
   if (code && s->comm && kf_comm_size(s->comm) > 1) { /* MPI may still write to the job's memory */
-    cli_outputs_close(&s->outputs, false);
+    kf_outputs_free(s->outputs);
     kf_comm_free(s->comm);
   } else {
     clear(s);

@@ -37,9 +37,8 @@ typedef struct train_session {
   double bytes;                  /* of memory that a rank is expected to take, at most */
   bool lacks_memory, may_shrink; /* why setup failed; if it may say nothing and try fewer ranks */
 
-  kf_cost cost;    /* that plans begin with */
-  bool cost_given; /* by a file */
-  bool measured;   /* here, and not by a file or the model's shape */
+  kf_scheduler_options *scheduling; /* what config means; its cost is what plans begin with */
+  bool measured;                    /* the cost, here, and not by a file or the model's shape */
   train_job *job;
   train_variant *variant[N_VARIANTS]; /* NULL: not wanted */
   train_record record[N_VARIANTS];
@@ -48,7 +47,7 @@ typedef struct train_session {
   const kf_plan *last_plan; /* of the way with the balancer, and its step */
   int64_t last_step;
   double param_rel_diff; /* how far the two ways' parameters have come apart */
-  cli_outputs outputs;
+  kf_outputs *outputs;   /* of rank 0 */
   bool on_terminal;
   int columns, lines; /* of the terminal */
   int n_drawn;        /* lines that the live view has drawn and will draw over */

@@ -14,8 +14,8 @@ int cli_configure(const char *command, const cli_configuration *q, kf_config *co
     size_t n_bytes = 0;
     if (standard && q->on_ranks)
       return cli_fail(EXIT_MISUSE, command,
-                      "--config: found \"-\", which reaches rank 0 only, expected a file");
-    int code = cli_read_file(command, "--config", q->file, &text, &n_bytes);
+                      "%s: found \"-\", which reaches rank 0 only, expected a file", q->option);
+    int code = cli_read_file(command, q->option, q->file, &text, &n_bytes);
     if (code) return code;
     status = kf_config_parse(standard ? "standard input" : q->file, text, n_bytes, config);
     free(text);
@@ -28,22 +28,6 @@ int cli_configure(const char *command, const cli_configuration *q, kf_config *co
     status = kf_config_set(assignment, config);
   }
   return status ? cli_fail_status(status, command, NULL) : 0;
-}
-
-/* The cost to start from where a file has it. */
-int cli_read_cost(const char *command, const kf_config *c, int32_t n_ranks, kf_cost *cost,
-                  bool *given) {
-  char *text = NULL;
-  size_t n_bytes = 0;
-  *given = *c->cost_file && c->cost_model != KF_COST_STATIC;
-  if (!*given) return 0;
-  int code = cli_read_file(command, "cost_file", c->cost_file, &text, &n_bytes);
-  if (code) return code;
-  kf_status status = kf_cost_preset(*c->model ? c->model : "flux", c->cluster, n_ranks,
-                                    c->gamma > 0 ? c->gamma : 0.4, cost);
-  if (!status) status = kf_fit_load(c->cost_file, text, n_bytes, cost);
-  free(text);
-  return status ? cli_fail_status(status, command, "cost_file") : 0;
 }
 
 void cli_log(void *user, kf_log_level level, const char *line) {

@@ -53,40 +53,8 @@ double cli_now_us(void) {
 
 int cli_read_file(const char *command, const char *option, const char *path, char **out,
                   size_t *n_bytes) {
-  const char *by = option ? option : "", *colon = option ? ": " : "";
-  bool standard = strcmp(path, "-") == 0;
-  FILE *file = standard ? stdin : fopen(path, "rb");
-  char *text = NULL;
-  size_t n = 0, cap = 0;
-  if (!file)
-    return cli_fail(EXIT_FAILED, command, "%s%scannot open \"%s\": %s", by, colon, path,
-                    strerror(errno));
-  for (size_t got = 1; got > 0; n += got) {
-    if (n == cap) {
-      cap = cap ? cap * 2 : 65536;
-      char *more = realloc(text, cap);
-      if (!more) {
-        cli_fail(EXIT_FAILED, command, "%s%sout of memory: %zu bytes for \"%s\"", by, colon, cap,
-                 path);
-        goto fail;
-      }
-      text = more;
-    }
-    got = fread(text + n, 1, cap - n, file);
-  }
-  if (ferror(file)) {
-    cli_fail(EXIT_FAILED, command, "%s%scannot read \"%s\": %s", by, colon, path, strerror(errno));
-    goto fail;
-  }
-  if (!standard) fclose(file);
-  *out = text;
-  *n_bytes = n;
-  return 0;
-
-fail:
-  if (!standard) fclose(file);
-  free(text);
-  return EXIT_FAILED;
+  kf_status status = kf_file_read(path, out, n_bytes);
+  return status ? cli_fail_status(status, command, option) : 0;
 }
 
 /* The folder that a path is in, as stat() knows it. */

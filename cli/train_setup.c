@@ -106,7 +106,7 @@ static int read_config(train_session *s) {
   const train_request *q = s->q;
   const cli_key key[] = {
     {"model", q->model}, {"log_level", q->log_level}, {"trace_file", q->trace}};
-  const cli_configuration asked = {q->config, &q->set, key, sizeof key / sizeof *key,
+  const cli_configuration asked = {"--config",    q->config, &q->set, key, sizeof key / sizeof *key,
                                    s->n_ranks > 1};
   int code = q->model ? check_architecture("--model", q->model) : 0;
   if (code) return code;
@@ -139,9 +139,10 @@ static int check_model(train_session *s) {
   if (code) return code;
   kf_status status = kf_model_parse(s->config.model, &s->model);
   if (!status) status = train_params_of(&s->model, &params);
-  if (!status) status = kf_config_check(&s->config, s->n_ranks);
-  if (status) return cli_fail_status(status, name, NULL);
-  return cli_read_cost(name, &s->config, s->n_ranks, &s->cost, &s->cost_given);
+  kf_scheduler_options_free(s->scheduling); /* of another number of ranks */
+  s->scheduling = NULL;
+  if (!status) status = kf_config_resolve(&s->config, s->n_ranks, &s->scheduling);
+  return status ? cli_fail_status(status, name, NULL) : 0;
 }
 
 static int draw_first(train_session *s) {
@@ -156,35 +157,19 @@ static int draw_first(train_session *s) {
 
 /* The most rows that each rank will hold in a step like the first, whichever way is trained. */
 static int count_rows(train_session *s, int64_t *rows) {
-  const kf_config *c = &s->config;
-  kf_planner_options options = {.max_chunk_size = c->max_chunk_size,
-                                .affinity = c->affinity_policy};
-  kf_bags *bags = NULL;
   kf_planner *planner = NULL;
   const kf_plan *plan = NULL;
-  int64_t *cap = malloc((size_t)s->n_ranks * sizeof *cap);
-  if (!cap) return cli_fail(EXIT_FAILED, name, "out of memory");
-  for (int32_t r = 0; r < s->n_ranks; r++) {
-    cap[r] = c->mem_tokens;
+  for (int32_t r = 0; r < s->n_ranks; r++)
     for (int64_t i = s->first->rank_off[r]; i < s->first->rank_off[r + 1]; i++)
       if (s->q->compare || !s->q->balance) rows[r] += s->first->len[i];
-  }
-  if (c->mem_tokens) options.mem_tokens = cap;
-  kf_status status = KF_OK;
-  if (s->q->compare || s->q->balance) { /* but for the cost, it is what will be planned */
-    status = kf_cost_preset(c->model, c->cluster, s->n_ranks, 0.4, &options.cost);
-    if (!status) status = kf_bags_parse(*c->bag_size ? c->bag_size : "auto", s->n_ranks, &bags);
-    options.bags = bags;
-    if (!status) status = kf_planner_create(&options, &planner);
-    if (!status) status = kf_planner_plan(planner, s->first, &plan);
-    for (int32_t r = 0; !status && r < s->n_ranks; r++)
-      if (plan->hold_rows[r] > rows[r]) rows[r] = plan->hold_rows[r];
-  }
-  int code = status ? cli_fail_status(status, name, NULL) : 0;
+  if (!s->q->compare && !s->q->balance) return 0;
+  /* But for a cost that is measured, it is what will be planned. */
+  kf_status status = kf_planner_create(&s->scheduling->plan, &planner);
+  if (!status) status = kf_planner_plan(planner, s->first, &plan);
+  for (int32_t r = 0; !status && r < s->n_ranks; r++)
+    if (plan->hold_rows[r] > rows[r]) rows[r] = plan->hold_rows[r];
   kf_planner_free(planner);
-  kf_bags_free(bags);
-  free(cap);
-  return code;
+  return status ? cli_fail_status(status, name, NULL) : 0;
 }
 
 /* ------------------------------------------------------------------------------ memory */

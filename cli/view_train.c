@@ -32,7 +32,7 @@ static void draw_live(train_session *s, const char *text);
 
 void train_show_start(train_session *s) {
   const train_params *params = train_job_params(s->job);
-  const kf_cost *c = &s->cost;
+  const kf_cost *c = &s->scheduling->plan.cost;
   int64_t tokens = 0;
   for (int64_t i = 0; i < s->first->n_seqs; i++) tokens += s->first->len[i];
   printf("%s: %.1f million parameters, %" PRId32 " rank%s, about %.1f GB each\n", s->config.model,

@@ -51,9 +51,9 @@ static void show(const char *when, const kf_sampler *sampler) {
 }
 
 int main(void) {
-  static kf_config config = {.bag_size = "g1n1", .rebalance_interval = 10, .model = "wan1.3b"};
+  const kf_config config = {.bag_size = "g1n1", .rebalance_interval = 10, .model = "wan1.3b"};
   kf_sampler_options options = {.bucket = {.mem_tokens = 60000, .comp_s = 1.7}, .seed = 1};
-  kf_scheduler_options learn = {.n_ranks = RANKS, .config = &config};
+  kf_scheduler_options *learn = NULL;
   kf_sampler *sampler = NULL;
   kf_scheduler *scheduler = NULL;
   kf_epoch epoch;
@@ -62,13 +62,13 @@ int main(void) {
 
   for (int i = 0; i < SAMPLES; i++) len[i] = (int64_t)1000 << (i * 7 % 5); /* 1000, .. 16000 */
   options.bucket.n_ranks = RANKS;
-  if (kf_cost_preset("wan1.3b", NULL, RANKS, 0.4, &options.bucket.cost)) goto fail;
-  truth = options.bucket.cost;
+  if (kf_config_resolve(&config, RANKS, &learn)) goto fail;
+  options.bucket.cost = truth = learn->plan.cost;
   truth.quadratic_s *= 3;
 
   if (kf_sampler_create(&options, len, SAMPLES, &sampler)) goto fail;
   show("assumed", sampler);
-  if (kf_scheduler_create(&learn, &scheduler)) goto fail;
+  if (kf_scheduler_create(learn, &scheduler)) goto fail;
   if (train(sampler, scheduler, &truth)) goto fail;
   if (kf_sampler_figures(sampler, &epoch)) goto fail;
   show("learned", sampler);
@@ -79,6 +79,7 @@ int main(void) {
 
 fail:
   if (code) fprintf(stderr, "batches: %s\n", kf_last_error());
+  kf_scheduler_options_free(learn);
   kf_scheduler_free(scheduler);
   kf_sampler_free(sampler);
   return code;

@@ -17,7 +17,7 @@ int main(void) {
   const kf_plan *plan;
   int code = 1;
 
-  if (kf_cost_preset("flux", NULL, batch.n_ranks, 0.4, &options.cost)) goto fail;
+  if (kf_cost_preset("flux", NULL, batch.n_ranks, KF_DEFAULT_GAMMA, &options.cost)) goto fail;
   if (kf_planner_create(&options, &planner)) goto fail; /* kept from step to step */
   if (kf_planner_plan(planner, &batch, &plan)) goto fail;
 

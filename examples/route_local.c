@@ -53,7 +53,7 @@ static void *rank_main(void *arg) {
   kf_planner_options options = {0};
   kf_planner *planner = NULL;
   kf_step *step = NULL;
-  kf_status status = kf_cost_preset("DiT-S", NULL, RANKS, 0.4, &options.cost);
+  kf_status status = kf_cost_preset("DiT-S", NULL, RANKS, KF_DEFAULT_GAMMA, &options.cost);
   if (!status) status = kf_planner_create(&options, &planner);
   if (status) kf_comm_fail(comm, kf_last_error()); /* so that the others do not wait */
   if (!status) status = kf_step_create(comm, 0, &step);

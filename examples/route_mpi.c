@@ -52,7 +52,7 @@ int main(void) {
   kf_status status = kf_comm_mpi_create(NULL, &comm);
   if (status) return fprintf(stderr, "route_mpi: %s\n", kf_last_error()), 1;
   const int rank = kf_comm_rank(comm);
-  status = kf_cost_preset("DiT-S", NULL, kf_comm_size(comm), 0.4, &options.cost);
+  status = kf_cost_preset("DiT-S", NULL, kf_comm_size(comm), KF_DEFAULT_GAMMA, &options.cost);
   if (!status) status = kf_planner_create(&options, &planner);
   if (status) kf_comm_fail(comm, kf_last_error()); /* so that the others do not wait */
   if (!status) status = kf_step_create(comm, 0, &step);

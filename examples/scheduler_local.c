@@ -58,11 +58,13 @@ static void *rank_main(void *arg) {
   kf_comm *comm = arg;
   const int rank = kf_comm_rank(comm);
   const kf_config config = {.model = "DiT-S", .rebalance_interval = 10};
-  const kf_scheduler_options options = {
-    .n_ranks = RANKS, .config = &config, .log = rank == 0 ? log_line : NULL};
+  kf_scheduler_options *options = NULL;
   kf_scheduler *scheduler = NULL;
   kf_step *step = NULL;
-  kf_status status = kf_scheduler_create(&options, &scheduler);
+  kf_status status = kf_config_resolve(&config, RANKS, &options);
+  if (!status && rank == 0) options->log = log_line;
+  if (!status) status = kf_scheduler_create(options, &scheduler);
+  kf_scheduler_options_free(options);
   if (status) kf_comm_fail(comm, kf_last_error()); /* so that the others do not wait */
   if (!status) status = kf_step_create(comm, 0, &step);
   if (!status) status = train(comm, step, scheduler);

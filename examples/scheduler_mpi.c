@@ -51,45 +51,28 @@ static kf_status train_step(kf_comm *comm, kf_step *step, kf_scheduler *schedule
   return kf_scheduler_update_stats(scheduler, rank, busy_s, &counters);
 }
 
-/* All ranks read the same file. None there: a fresh start. */
-static kf_status restore(kf_scheduler *scheduler, const char *path) {
-  static char data[1 << 24];
-  FILE *file = fopen(path, "rb");
-  if (!file) return KF_OK;
-  size_t n_bytes = fread(data, 1, sizeof data, file);
-  fclose(file);
-  return kf_scheduler_restore(scheduler, path, data, n_bytes);
-}
-
-/* One rank writes, what all of them know. */
-static kf_status save(const kf_scheduler *scheduler, const char *path) {
-  void *data;
-  size_t n_bytes;
-  kf_status status = kf_scheduler_save(scheduler, &data, &n_bytes);
-  if (status) return status;
-  status = kf_file_replace(path, data, n_bytes);
-  free(data);
-  return status;
-}
-
 int main(int argc, char **argv) {
   const kf_config config = {.model = "DiT-S", .rebalance_interval = 10};
+  kf_scheduler_options *options = NULL;
   kf_scheduler *scheduler = NULL;
   kf_comm *comm = NULL;
   kf_step *step = NULL;
   kf_status status = kf_comm_mpi_create(NULL, &comm);
   if (status) return fprintf(stderr, "scheduler_mpi: %s\n", kf_last_error()), 1;
   const int rank = kf_comm_rank(comm);
-  const kf_scheduler_options options = {.n_ranks = kf_comm_size(comm), .config = &config};
-  status = kf_scheduler_create(&options, &scheduler);
-  if (!status && argc > 1) status = restore(scheduler, argv[1]);
+  status = kf_config_resolve(&config, kf_comm_size(comm), &options);
+  if (!status) status = kf_scheduler_create(options, &scheduler);
+  kf_scheduler_options_free(options);
+  if (!status && argc > 1) /* all ranks read the same file; none there: a fresh start */
+    status = kf_scheduler_restore_file(scheduler, argv[1]);
   if (status) kf_comm_fail(comm, kf_last_error()); /* so that the others do not wait */
   if (!status) status = kf_step_create(comm, 0, &step);
   const int64_t first = kf_scheduler_steps(scheduler);
   for (int64_t s = first; s < first + STEPS && !status; s++)
     status = train_step(comm, step, scheduler, s);
   if (!status) status = kf_step_settle(step, scheduler); /* before saving, and at the end */
-  if (!status && rank == 0 && argc > 1) status = save(scheduler, argv[1]);
+  if (!status && rank == 0 && argc > 1)                  /* one rank writes what all of them know */
+    status = kf_scheduler_save_file(scheduler, argv[1]);
   if (status) fprintf(stderr, "rank %d: %s\n", rank, kf_last_error());
   const kf_metrics *m = kf_scheduler_metrics(scheduler);
   if (!status && rank == 0)

@@ -60,7 +60,8 @@ def arguments():
     add("--compare", action="store_true", help="train both ways in turn, on the same samples, and compare")
     add("--bags", metavar="SPEC", help='sets of ranks that compute together, such as "g1n2+g2n1" (auto)')
     add("--config", metavar="FILE", help="knapformer's YAML file")
-    add("--log-level", choices=("error", "warning", "info", "debug"), default="warning")
+    add("--set", metavar="KEY=VALUE", action="append", default=[], help="a key of that file; may be given several times")
+    add("--log-level", choices=("error", "warning", "info", "debug"), help="(warning)")
     add("--timeout", type=above_0, default=1800, metavar="N", help="seconds to wait for a silent rank (1800)")
     add("--json", action="store_true", help="one JSON object instead of lines and table")
     return parser.parse_args()
@@ -141,22 +142,22 @@ def shard(model):
 
 
 def scheduler_of(args, ranks, rank=0):
-    """Told what the model is; on CPU also how fast such ranks are, about. The rest it learns."""
-    settings = {"bag_config": args.bags, "config": args.config}
-    if not args.config and devices_of(args.gpus)[0] == "cpu":
-        settings.update(gamma=1.0, rebalance_interval=5, cluster=f"nodes=1,ranks_per_node={ranks},tflops=0.1,"
-                        "passes=3,intra_GBps=2,latency_us=100,elem_bytes=4")
+    """Told what the model is; on CPU also how fast such ranks are, about, as far as --config and --set do not say. The rest
+    it learns."""
+    defaults = ["log_level=warning"]
+    if devices_of(args.gpus)[0] == "cpu":
+        defaults += ["gamma=1", "rebalance_interval=5", f"cluster=nodes=1,ranks_per_node={ranks},tflops=0.1,passes=3,intra_GBps=2,"
+                     "latency_us=100,elem_bytes=4"]
     _, dim, layers, heads = models.shape_of(args.model)
     return knapformer.scheduler.Scheduler(
-        model=f"d={dim},layers={layers},heads={heads}", ranks=ranks, log_level=args.log_level,
-        log=lambda level, line: None if rank else print(line, file=sys.stderr), **settings)
+        args.bags, model=f"d={dim},layers={layers},heads={heads}", ranks=ranks, log_level=args.log_level, config=args.config,
+        settings=args.set, defaults=defaults, log=lambda level, line: None if rank else print(line, file=sys.stderr))
 
 
 def balance(trainer, args):
     """The whole difference between the two ways."""
     scheduler = scheduler_of(args, dist.get_world_size(), dist.get_rank())
-    knapformer.hooks.attach_to_trainer(trainer, scheduler)
-    return trainer
+    return knapformer.hooks.attach_to_trainer(trainer, scheduler)
 
 
 # -------------------------------------------------------------------------------------- figures
@@ -264,8 +265,7 @@ def train(args, rank, ranks, device):
     """One rank's run."""
     names = ["without", "with"] if args.compare else ["with" if args.use_knapformer else "without"]
     ways = {name: Trainer(args, device) for name in names}
-    if "with" in ways:
-        balance(ways["with"], args)
+    balanced = balance(ways["with"], args) if "with" in ways else None
     first = [p.detach().clone() for p in parameters(ways[names[0]])] if args.compare else None
     source = open_data(args, rank, ranks)
     talks = rank == 0 and not args.json
@@ -294,6 +294,9 @@ def train(args, rank, ranks, device):
         n_bad += int(sum(skipped))
         if args.seconds and clock[0] > args.seconds:  # rank 0's clock, which all know
             break
+    if balanced:  # learn from the last step, too; writes the state_file
+        balanced.settle()
+        balanced.scheduler.close()
     if not any(step.tokens for step in done[names[0]]):
         raise ValueError(f"no sample of {args.data} could be used")
     if n_bad and rank == 0:

@@ -43,7 +43,7 @@
 **     kf_batch *batch;  kf_planner *planner;  const kf_plan *plan;
 **     kf_planner_options options = {0};
 **     kf_mix_create("joint", 0, 0, &batch);
-**     kf_cost_preset("flux", NULL, batch->n_ranks, 0.4, &options.cost);
+**     kf_cost_preset("flux", NULL, batch->n_ranks, KF_DEFAULT_GAMMA, &options.cost);
 **     kf_planner_create(&options, &planner);
 **     kf_planner_plan(planner, batch, &plan);
 **
@@ -52,8 +52,8 @@
 **   - Inputs are borrowed for the call, never kept (but a kf_step keeps its kf_comm).
 **   - An option that is all zero bits means its default.
 **   - Nothing prints, exits or reads the environment. The clock is read only while waiting for
-**     other ranks (section 8), never to decide a plan. No file is touched but by kf_file_replace
-**     and kf_file_refresh.
+**     other ranks (section 8), never to decide a plan. Files are touched only by calls that
+**     say so: kf_config_resolve, kf_scheduler_.._file, kf_scheduler_read_start, kf_outputs, kf_file_...
 **   - Objects are not locked: use one from one thread at a time. Different
 **     objects may be used from different threads, but all MPI comms from the one that
 **     initialised MPI.
@@ -252,12 +252,16 @@ typedef struct kf_cost {
   kf_cluster cluster;
 } kf_cost;
 
+/* Where nobody says. */
+#define KF_DEFAULT_MODEL "flux"
+#define KF_DEFAULT_GAMMA 0.4
+
 /* The `static` cost: FLOPs alone. A = 24 d^2 k, B = 4 d gamma k with k = layers * passes / flops,
 ** C = 0. gamma says how much dearer (or cheaper) a FLOP of attention is: 0.4 to 1.2 on GPUs. */
 KF_API kf_status kf_cost_static(const kf_model *model, const kf_cluster *cluster, double gamma,
                                 kf_cost *out);
 
-/* kf_model_parse, kf_cluster_parse and kf_cost_static in one call. */
+/* kf_model_parse, kf_cluster_parse and kf_cost_static in one call; model NULL or "" is KF_DEFAULT_MODEL. */
 KF_API kf_status kf_cost_preset(const char *model, const char *cluster, int32_t n_ranks,
                                 double gamma, kf_cost *out);
 
@@ -860,18 +864,19 @@ typedef enum kf_log_level {
   KF_LOG_DEBUG = 4    /* each step's decisions and the utilisation of each bag */
 } kf_log_level;
 
+#define KF_DEFAULT_INTERVAL 50
 #define KF_MAX_TEXT 1024 /* bytes of a text in a kf_config, its final 0 among them */
 
 /* What a user configures; the YAML has the same names. All zero is the default. */
 typedef struct kf_config {
   char bag_size[KF_MAX_TEXT]; /* as kf_bags_parse reads it; "": auto */
-  int64_t rebalance_interval; /* steps between refits of cost and speeds; 0: 50 */
+  int64_t rebalance_interval; /* steps between refits of cost and speeds; 0: KF_DEFAULT_INTERVAL */
   kf_cost_model cost_model;
   int64_t max_chunk_size; /* most tokens of one sequence on one rank; 0: no limit */
   kf_affinity affinity_policy;
 
-  char model[KF_MAX_TEXT];     /* as kf_model_parse reads it; "": flux */
-  double gamma;                /* 0: 0.4 */
+  char model[KF_MAX_TEXT];     /* as kf_model_parse reads it; "": KF_DEFAULT_MODEL */
+  double gamma;                /* 0: KF_DEFAULT_GAMMA */
   char cluster[KF_MAX_TEXT];   /* as kf_cluster_parse reads it; "": h100x32's nodes and links */
   int64_t mem_tokens;          /* most tokens a rank may load; 0: no cap */
   double budget_us;            /* of the planner's search; 0: its default */
@@ -887,8 +892,8 @@ typedef struct kf_config {
 /*
 ** Read YAML into *config, over what it holds: one mapping `knapformer:` with the keys above.
 ** Unknown and repeated keys, wrong types and values out of range are refused, naming the file, the
-** line, what stands there and what was expected; *config is then as it was. The library opens no
-** file: cost_file and the others are the program's to read and write.
+** line, what stands there and what was expected; *config is then as it was. No file is opened:
+** kf_config_resolve reads cost_file, kf_outputs_create and kf_scheduler_restore_file the others.
 */
 KF_API kf_status kf_config_parse(const char *name, const char *text, size_t n_bytes,
                                  kf_config *config);
@@ -903,16 +908,28 @@ KF_API kf_status kf_config_check(const kf_config *config, int32_t n_ranks);
 /* The config as commented YAML that kf_config_parse reads back; free() it. */
 KF_API kf_status kf_config_text(const kf_config *config, char **out);
 
+/*
+** What a configuration (NULL: all defaults) means on so many ranks: every default filled in, texts and
+** cost_file read. What a configuration has no key for (speeds, a log, a cap of each rank) the caller may set in *out
+** before kf_scheduler_create. kf_scheduler_options_free(*out).
+*/
+struct kf_scheduler_options;
+KF_API kf_status kf_config_resolve(const kf_config *config, int32_t n_ranks,
+                                   struct kf_scheduler_options **out);
+KF_API void kf_scheduler_options_free(struct kf_scheduler_options *options);
+
 /* --------------------------------------------------------------- 16. scheduler */
 
 /*
 ** The online object: a planner, the cost it plans with, and what it has learned.
 **
 **     kf_scheduler *scheduler;
-**     kf_scheduler_options options = {.n_ranks = 8};
+**     kf_scheduler_options *options;
+**     kf_config config = {0};
 **     kf_step *step;  // of section 9
 **     const kf_plan *plan;
-**     kf_scheduler_create(&options, &scheduler);
+**     kf_config_resolve(&config, 8, &options);
+**     kf_scheduler_create(options, &scheduler);
 **     for (;;) {  // each step, ranks of a comm
 **       kf_step_schedule(step, scheduler, &mine, NULL, &plan);
 **       // ... route, compute, route back ...
@@ -935,17 +952,15 @@ typedef struct kf_scheduler kf_scheduler;
 typedef void kf_log_fn(void *user, kf_log_level level, const char *line);
 
 typedef struct kf_scheduler_options {
-  int32_t n_ranks;
-  const kf_config *config;   /* NULL: all defaults */
-  const kf_cost *cost;       /* to start from; NULL: static, of the config's model, gamma, cluster.
-                                `modelled` must be given one, see kf_fit_load */
-  const double *speed;       /* (n_ranks) to start from; NULL: all 1 */
-  const int64_t *mem_tokens; /* (n_ranks) as in kf_planner_options; NULL: the config's */
-  kf_log_fn *log;            /* called with one line, from within the calls below; NULL: no log */
+  kf_planner_options plan;  /* what plans begin with: the cost, the number of ranks in it, speeds */
+  kf_cost_model cost_model; /* where that cost comes from, and if it is learned */
+  int64_t rebalance_interval; /* steps between refits; 0: KF_DEFAULT_INTERVAL */
+  kf_log_level log_level;     /* of the lines that are made */
+  kf_log_fn *log;             /* called with one line, from within the calls below; NULL: no log */
   void *log_user;
 } kf_scheduler_options;
 
-/* Takes some 3 KB a rank, and nothing more once a batch of a step's size has been planned. */
+/* By hand, or of kf_config_resolve. Takes some 3 KB a rank, and nothing more once a batch of a step's size has been planned. */
 KF_API kf_status kf_scheduler_create(const kf_scheduler_options *options, kf_scheduler **out);
 KF_API void kf_scheduler_free(kf_scheduler *scheduler);
 
@@ -1001,11 +1016,20 @@ KF_API kf_status kf_step_settle(kf_step *step, kf_scheduler *scheduler);
 ** a scheduler of the same options, it goes on as if it had never stopped: the same times give the
 ** same plans, bit for bit. All ranks of a comm hold the same after kf_step_settle, so one saves and
 ** all restore. What is corrupt, cut off, of a later version, of other ranks or of another
-** model is refused, and the scheduler stays as it was. kf_file_replace writes it.
+** model is refused, and the scheduler stays as it was.
 */
 KF_API kf_status kf_scheduler_save(const kf_scheduler *scheduler, void **out, size_t *n_bytes);
 KF_API kf_status kf_scheduler_restore(kf_scheduler *scheduler, const char *name, const void *data,
                                       size_t n_bytes);
+
+/* The same by a state_file, and nothing where `path` is "". Restoring from a file that does not exist
+** leaves the scheduler as it is. Every rank restores, one saves. */
+KF_API kf_status kf_scheduler_save_file(const kf_scheduler *scheduler, const char *path);
+KF_API kf_status kf_scheduler_restore_file(kf_scheduler *scheduler, const char *path);
+
+/* Before a scheduler is created: the cost that the one of a state_file began with, coefficients and links, into *cost.
+** A program that measures its cost measures it once, and goes on from there. *found is 0 where there is no file. */
+KF_API kf_status kf_scheduler_read_start(const char *path, kf_cost *cost, int *found);
 
 /* ------------------------------------------------------------------ 17. metrics */
 
@@ -1088,6 +1112,24 @@ KF_API kf_status kf_metrics_prometheus(const kf_metrics *metrics, char **out);
 KF_API kf_status kf_trace_begin(int32_t n_ranks, char **out);
 KF_API kf_status kf_trace_step(const kf_metrics *metrics, char **out);
 KF_API kf_status kf_trace_end(char **out);
+
+/*
+** The files that a configuration asks for, kept while steps go by, by one rank: steps_file, a JSON line
+** a step, and trace_file, both begun anew and written through at once; metrics_file, replaced whole at
+** every step. KF_EIO names the key, the file and the reason; "-" is no file.
+*/
+typedef struct kf_outputs kf_outputs;
+KF_API kf_status kf_outputs_create(const kf_config *config, int32_t n_ranks, kf_outputs **out);
+
+/* After each plan, and after the last settle: does nothing where the step is not a new one. */
+KF_API kf_status kf_outputs_step(kf_outputs *outputs, const kf_metrics *metrics);
+
+/* The trace's end; nothing is written after it. Without it a trace can be read all the same. */
+KF_API kf_status kf_outputs_close(kf_outputs *outputs);
+KF_API void kf_outputs_free(kf_outputs *outputs);
+
+/* All of a file, or of standard input if `path` is "-"; free() *out. KF_EIO says what failed. */
+KF_API kf_status kf_file_read(const char *path, char **out, size_t *n_bytes);
 
 /*
 ** Write a file whole or not at all: beside it, to the disk, then in its place. Who reads it sees the

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** A file written whole or not at all, the one place where the library touches the disk:
+** The one place where the library touches the disk: files are read whole, appended to, and written
+** whole or not at all:
 **
 **     folder/.knapformer-PID-N.tmp   created, filled, fsync
 **     folder/file                    rename: from here on, readers see the new one
@@ -21,11 +22,12 @@
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "status.h"
+#include "file.h"
 
 enum {
   PATH_BYTES = 4096,
@@ -36,15 +38,17 @@ enum {
 
 static const int not_regular = -1; /* beside errno's numbers, which are above 0 */
 
-static kf_status fail(const char *path, int error) {
+static kf_status fail_to(const char *verb, const char *path, int error) {
   char reason[128] = "it is not a regular file";
   if (error != not_regular && strerror_r(error, reason, sizeof reason))
     snprintf(reason, sizeof reason, "error %d", error);
   size_t n = strlen(path);
   bool cut = n > QUOTED_BYTES;
-  return kfi_fail(KF_EIO, "cannot write \"%s%s\": %s", cut ? "..." : "",
+  return kfi_fail(KF_EIO, "cannot %s \"%s%s\": %s", verb, cut ? "..." : "",
                   cut ? path + n - QUOTED_BYTES : path, reason);
 }
+
+static kf_status fail(const char *path, int error) { return fail_to("write", path, error); }
 
 /* Where the file is that `path` means, itself or at the end of symbolic links. Returns 0 or errno. */
 static int follow(const char *path, char file[PATH_BYTES]) {
@@ -77,7 +81,7 @@ static int create(int folder, char name[64], int *fd) {
 }
 
 /* Returns 0 or errno. */
-static int fill(int fd, const struct stat *old, const char *data, size_t n_bytes, bool durable) {
+static int write_all(int fd, const char *data, size_t n_bytes) {
   while (n_bytes > 0) {
     ssize_t n = write(fd, data, n_bytes);
     if (n < 0 && errno == EINTR) continue;
@@ -85,6 +89,13 @@ static int fill(int fd, const struct stat *old, const char *data, size_t n_bytes
     data += n;
     n_bytes -= (size_t)n;
   }
+  return 0;
+}
+
+/* Returns 0 or errno. */
+static int fill(int fd, const struct stat *old, const char *data, size_t n_bytes, bool durable) {
+  int error = write_all(fd, data, n_bytes);
+  if (error) return error;
   if (old) {
     /* Who may read the old file may read the new one. Its owner can be kept by root only, its group
     ** by members; where it cannot, the file is ours, which is no reason not to write it. */
@@ -145,4 +156,71 @@ kf_status kf_file_replace(const char *path, const void *data, size_t n_bytes) {
 
 kf_status kf_file_refresh(const char *path, const void *data, size_t n_bytes) {
   return write_whole("kf_file_refresh", path, data, n_bytes, false);
+}
+
+/* ---------------------------------------------------------------- read and append */
+
+/* Returns 0 or errno. */
+static int read_all(int fd, size_t most, char **out, size_t *n_bytes) {
+  char *data = NULL;
+  size_t n = 0, cap = 0;
+  for (ssize_t got = 1; got != 0 && n < most; n += (size_t)got) {
+    if (n == cap) {
+      cap = cap ? 2 * cap : 65536;
+      char *more = realloc(data, cap);
+      if (!more) {
+        free(data);
+        return ENOMEM;
+      }
+      data = more;
+    }
+    size_t room = cap < most ? cap - n : most - n;
+    while ((got = read(fd, data + n, room)) < 0 && errno == EINTR) {}
+    if (got < 0) {
+      free(data);
+      return errno;
+    }
+  }
+  *out = data;
+  *n_bytes = n;
+  return 0;
+}
+
+kf_status kfi_file_read(const char *path, size_t most, bool *missing, char **out, size_t *n_bytes) {
+  struct stat file;
+  if (missing) *missing = false;
+  int fd = strcmp(path, "-") == 0 /* of a pipe nobody may ever write to, only the open returns */
+             ? dup(STDIN_FILENO)
+             : open(path, O_RDONLY | O_CLOEXEC | (most ? 0 : O_NONBLOCK));
+  if (fd < 0 && errno == ENOENT && missing) {
+    *missing = true;
+    return KF_OK;
+  }
+  if (fd < 0) return fail_to("open", path, errno);
+  int error = fstat(fd, &file) ? errno : 0;
+  if (!error && S_ISDIR(file.st_mode)) error = EISDIR;
+  if (!error && !most && !S_ISREG(file.st_mode)) error = not_regular;
+  if (!error) error = read_all(fd, most ? most : SIZE_MAX, out, n_bytes);
+  close(fd);
+  if (error == ENOMEM) return kfi_fail(KF_ENOMEM, "out of memory: the bytes of \"%s\"", path);
+  return error ? fail_to("read", path, error) : KF_OK;
+}
+
+kf_status kf_file_read(const char *path, char **out, size_t *n_bytes) {
+  if (!path || !out || !n_bytes) return kfi_fail(KF_EINVAL, "kf_file_read: a pointer is NULL");
+  return kfi_file_read(path, SIZE_MAX, NULL, out, n_bytes);
+}
+
+kf_status kfi_file_begin(const char *path, int *fd) {
+  *fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  return *fd < 0 ? fail(path, errno) : KF_OK;
+}
+
+kf_status kfi_file_append(const char *path, int fd, const char *text) {
+  int error = write_all(fd, text, strlen(text));
+  return error ? fail(path, error) : KF_OK;
+}
+
+kf_status kfi_file_close(const char *path, int fd) {
+  return close(fd) && errno != EINTR ? fail(path, errno) : KF_OK;
 }

@@ -21,7 +21,6 @@ struct train_job {
 
 struct train_variant {
   train_job *job;
-  kf_config config;
   kf_scheduler *scheduler;
   kf_step *step;
   float *block; /* of `state`, one after the other */

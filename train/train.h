@@ -322,14 +322,9 @@ typedef struct train_variant train_variant;
 ** of its prediction. For kf_cost. */
 #define TRAIN_ROUTE_BYTES (sizeof(train_row) + TRAIN_VALUES * sizeof(float))
 
-typedef struct train_variant_options {
-  const kf_config *config; /* of the balancer; NULL: none, every sequence stays at home */
-  const kf_cost *cost;     /* to start from */
-  kf_log_fn *log;
-  void *log_user;
-} train_variant_options;
-
-kf_status train_variant_create(train_job *job, const train_variant_options *options,
+/* `options`: of the scheduler. Without the balancer every sequence stays at home, and only the cost and
+** the number of ranks count. */
+kf_status train_variant_create(train_job *job, const kf_scheduler_options *options, bool balance,
                                train_variant **out);
 void train_variant_free(train_variant *variant);
 kf_scheduler *train_variant_scheduler(train_variant *variant);

@@ -1,34 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One variant of training: parameters, AdamW with clipping and averaging, and the scheduler. */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "job.h"
 
-static kf_status make_scheduler(train_variant *variant, const train_variant_options *o) {
-  if (o->config)
-    variant->config = *o->config;
-  else
-    snprintf(variant->config.bag_size, sizeof variant->config.bag_size,
-             "g1n1"); /* all stay at home */
-  kf_scheduler_options options = {.n_ranks = variant->job->n_ranks,
-                                  .config = &variant->config,
-                                  .cost = o->cost,
-                                  .log = o->log,
-                                  .log_user = o->log_user};
-  return kf_scheduler_create(&options, &variant->scheduler);
+static kf_status make_scheduler(const kf_scheduler_options *o, bool balance, kf_scheduler **out) {
+  kf_scheduler_options at_home = {.plan.cost = o->plan.cost};
+  kf_bags *bags = NULL;
+  if (balance) return kf_scheduler_create(o, out);
+  kf_status status = kf_bags_parse("g1n1", o->plan.cost.cluster.n_ranks, &bags);
+  at_home.plan.bags = bags;
+  if (!status) status = kf_scheduler_create(&at_home, out);
+  kf_bags_free(bags);
+  return status;
 }
 
-kf_status train_variant_create(train_job *job, const train_variant_options *o,
+kf_status train_variant_create(train_job *job, const kf_scheduler_options *options, bool balance,
                                train_variant **out) {
   size_t n = (size_t)job->params.n_floats;
   kf_status status;
   train_variant *variant = calloc(1, sizeof *variant);
   if (!variant) return kf_fail(KF_ENOMEM, "out of memory: a variant of training");
   variant->job = job;
-  if ((status = make_scheduler(variant, o))) goto fail;
+  if ((status = make_scheduler(options, balance, &variant->scheduler))) goto fail;
   variant->block = aligned_alloc(64, 4 * n * sizeof(float));
   if (!variant->block) {
     status = train_fail(KF_ENOMEM, "out of memory: %zu bytes for parameters and their moments",

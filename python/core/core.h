@@ -39,6 +39,9 @@ bool kfpy_array(PyObject *object, const char *name, int64_t n, size_t size, cons
 /* A cost, which cannot be None. */
 bool kfpy_cost(PyObject *object, const kf_cost **out);
 
+/* What the bytes of a kf_config mean on so many ranks; NULL: raises. kf_scheduler_options_free it. */
+kf_scheduler_options *kfpy_resolve(PyObject *config, int n_ranks);
+
 /* The same for an array whose size says how many there are. */
 bool kfpy_list(PyObject *object, const char *name, size_t size, const void **out, int64_t *n);
 

@@ -12,46 +12,28 @@ typedef struct planner {
   kfpy_guard guard;
 } planner;
 
-/* A cap for each rank, or none. */
-static bool read_caps(PyObject *speed, PyObject *mem_tokens, int32_t n_ranks,
-                      const double **speed_out, const int64_t **mem_out) {
-  const void *s, *m;
-  if (!kfpy_array(speed, "speeds", n_ranks, 8, &s) ||
-      !kfpy_array(mem_tokens, "mem_tokens", n_ranks, 8, &m))
-    return false;
-  *speed_out = s, *mem_out = m;
-  return true;
-}
-
 static PyObject *planner_new(PyTypeObject *type, PyObject *args, PyObject *names) {
   (void)names;
-  PyObject *cost, *speed, *mem_tokens;
-  const char *bags_text;
-  long long max_chunk_size;
-  int affinity;
-  double budget_us;
-  const kf_cost *cost_in;
-  kf_bags *bags = NULL;
-  kf_planner_options o = {0};
-  if (!PyArg_ParseTuple(args, "OsOOLid", &cost, &bags_text, &speed, &mem_tokens, &max_chunk_size,
-                        &affinity, &budget_us) ||
-      !kfpy_cost(cost, &cost_in))
+  PyObject *config, *speed, *mem_tokens;
+  const void *speeds, *caps;
+  int n_ranks;
+  if (!PyArg_ParseTuple(args, "OiOO", &config, &n_ranks, &speed, &mem_tokens) ||
+      !kfpy_array(speed, "speeds", n_ranks, 8, &speeds) ||
+      !kfpy_array(mem_tokens, "mem_tokens", n_ranks, 8, &caps))
     return NULL;
-  o.cost = *cost_in;
-  o.max_chunk_size = max_chunk_size;
-  o.affinity = (kf_affinity)affinity;
-  o.budget = kf_planner_budget(budget_us);
-  if (!read_caps(speed, mem_tokens, o.cost.cluster.n_ranks, &o.speed, &o.mem_tokens)) return NULL;
-  kf_status status = kf_bags_parse(bags_text, o.cost.cluster.n_ranks, &bags);
-  if (status) return kfpy_raise(status);
-  o.bags = bags;
-  planner *self = (planner *)kfpy_new(type);
-  if (self && (status = kf_planner_create(&o, &self->planner))) {
-    Py_DECREF((PyObject *)self);
-    self = NULL;
-    kfpy_raise(status);
+  kf_scheduler_options *o = kfpy_resolve(config, n_ranks);
+  planner *self = o ? (planner *)kfpy_new(type) : NULL;
+  if (self) {
+    o->plan.speed = speeds;
+    o->plan.mem_tokens = caps;
+    kf_status status = kf_planner_create(&o->plan, &self->planner);
+    if (status) {
+      Py_DECREF((PyObject *)self);
+      self = NULL;
+      kfpy_raise(status);
+    }
   }
-  kf_bags_free(bags);
+  kf_scheduler_options_free(o);
   return (PyObject *)self;
 }
 
@@ -80,7 +62,9 @@ static PyMethodDef planner_methods[] = {
 
 typedef struct scheduler {
   PyObject_HEAD kf_scheduler *scheduler;
-  PyObject *log; /* called with (level, line), or NULL */
+  kf_config config;
+  kf_outputs *outputs; /* made when first written to */
+  PyObject *log;       /* called with (level, line), or NULL */
   kfpy_guard guard;
 } scheduler;
 
@@ -95,31 +79,33 @@ static void call_log(void *user, kf_log_level level, const char *line) {
 
 static PyObject *scheduler_new(PyTypeObject *type, PyObject *args, PyObject *names) {
   (void)names;
-  PyObject *config, *cost, *speed, *mem_tokens, *log;
-  const void *config_in, *cost_in;
-  kf_scheduler_options o = {0};
+  PyObject *config, *speed, *log;
+  const void *speeds;
   int n_ranks;
-  if (!PyArg_ParseTuple(args, "iOOOOO", &n_ranks, &config, &cost, &speed, &mem_tokens, &log) ||
-      !kfpy_array(config, "config", 1, sizeof(kf_config), &config_in) ||
-      !kfpy_array(cost, "cost", 1, sizeof(kf_cost), &cost_in))
+  if (!PyArg_ParseTuple(args, "OiOO", &config, &n_ranks, &speed, &log) ||
+      !kfpy_array(speed, "speeds", n_ranks, 8, &speeds))
     return NULL;
-  o.n_ranks = n_ranks;
-  o.config = config_in;
-  o.cost = cost_in;
-  if (!read_caps(speed, mem_tokens, o.n_ranks, &o.speed, &o.mem_tokens)) return NULL;
-  scheduler *self = (scheduler *)kfpy_new(type);
-  if (!self) return NULL;
-  if (log != Py_None) {
-    Py_INCREF(log);
-    self->log = log;
-    o.log = call_log;
-    o.log_user = self;
+  kf_scheduler_options *o = kfpy_resolve(config, n_ranks);
+  scheduler *self = o ? (scheduler *)kfpy_new(type) : NULL;
+  if (self) {
+    if (config != Py_None) memcpy(&self->config, PyBytes_AsString(config), sizeof self->config);
+    o->plan.speed = speeds;
+    if (log != Py_None) {
+      Py_INCREF(log);
+      self->log = log;
+      o->log = call_log;
+      o->log_user = self;
+    }
+    kf_status status = kf_scheduler_create(o, &self->scheduler);
+    if (!status) status = kf_scheduler_restore_file(self->scheduler, self->config.state_file);
+    if (status) {
+      kfpy_raise(status);
+      Py_DECREF((PyObject *)self);
+      self = NULL;
+    }
   }
-  kf_status status = kf_scheduler_create(&o, &self->scheduler);
-  if (!status) return (PyObject *)self;
-  kfpy_raise(status);
-  Py_DECREF((PyObject *)self);
-  return NULL;
+  kf_scheduler_options_free(o);
+  return (PyObject *)self;
 }
 
 /* A log may be a method of an object that has this scheduler. */
@@ -137,6 +123,7 @@ static void scheduler_free(PyObject *object) {
   scheduler *self = (scheduler *)object;
   PyTypeObject *type = Py_TYPE(object);
   PyObject_GC_UnTrack(object);
+  kf_outputs_free(self->outputs);
   kf_scheduler_free(self->scheduler);
   Py_XDECREF(self->log);
   PyObject_GC_Del(object);
@@ -239,6 +226,23 @@ static PyObject *restore(PyObject *object, PyObject *args) {
                     kfpy_none(kf_scheduler_restore(self->scheduler, name, data, (size_t)n_bytes)));
 }
 
+/* The files of the configuration: those of steps, begun when first written to, their end, the state. */
+static PyObject *write_files(PyObject *object, PyObject *args) {
+  scheduler *self = (scheduler *)object;
+  const kf_config *c = &self->config;
+  int what;
+  kf_status status = KF_OK;
+  if (!PyArg_ParseTuple(args, "i", &what)) return NULL;
+  if (!*c->steps_file && !*c->metrics_file && !*c->trace_file && !*c->state_file) Py_RETURN_NONE;
+  if (!kfpy_enter(&self->guard, "scheduler")) return NULL;
+  const kf_metrics *m = kf_scheduler_metrics(self->scheduler);
+  if (!self->outputs) status = kf_outputs_create(c, m->n_ranks, &self->outputs);
+  if (!status && what == 0) status = kf_outputs_step(self->outputs, m);
+  if (!status && what == 1) status = kf_outputs_close(self->outputs);
+  if (!status && what == 2) status = kf_scheduler_save_file(self->scheduler, c->state_file);
+  return kfpy_leave(&self->guard, kfpy_none(status));
+}
+
 static PyMethodDef scheduler_methods[] = {
   {"plan", scheduler_plan, METH_VARARGS, "plan(rank_off, len, factor, profile) -> Plan"},
   {"update_stats", update_stats, METH_VARARGS, "update_stats(rank, seconds, counters)"},
@@ -249,6 +253,7 @@ static PyMethodDef scheduler_methods[] = {
   {"learned", learned, METH_NOARGS, "learned() -> (cost, refits)"},
   {"save", save, METH_NOARGS, "save() -> bytes"},
   {"restore", restore, METH_VARARGS, "restore(name, data)"},
+  {"write", write_files, METH_VARARGS, "write(what): 0 the last step, 1 the end, 2 the state"},
   {NULL, NULL, 0, NULL}};
 
 /* ---------------------------------------------------------------------------- gather */
@@ -374,20 +379,18 @@ static PyTypeObject *add_type(PyObject *module, const char *name, PyType_Spec *s
 }
 
 bool kfpy_planner_init(PyObject *module) {
-  static PyType_Slot planner_slots[] = {
-    {Py_tp_new, planner_new},
-    {Py_tp_dealloc, planner_free},
-    {Py_tp_methods, planner_methods},
-    {Py_tp_doc, "Planner(cost, bags, speeds, mem_tokens, max_chunk_size, affinity, budget_us)"},
-    {0, NULL}};
-  static PyType_Slot scheduler_slots[] = {
-    {Py_tp_new, scheduler_new},
-    {Py_tp_dealloc, scheduler_free},
-    {Py_tp_traverse, scheduler_traverse},
-    {Py_tp_clear, scheduler_clear},
-    {Py_tp_methods, scheduler_methods},
-    {Py_tp_doc, "Scheduler(ranks, config, cost, speeds, mem_tokens, log)"},
-    {0, NULL}};
+  static PyType_Slot planner_slots[] = {{Py_tp_new, planner_new},
+                                        {Py_tp_dealloc, planner_free},
+                                        {Py_tp_methods, planner_methods},
+                                        {Py_tp_doc, "Planner(config, ranks, speeds, mem_tokens)"},
+                                        {0, NULL}};
+  static PyType_Slot scheduler_slots[] = {{Py_tp_new, scheduler_new},
+                                          {Py_tp_dealloc, scheduler_free},
+                                          {Py_tp_traverse, scheduler_traverse},
+                                          {Py_tp_clear, scheduler_clear},
+                                          {Py_tp_methods, scheduler_methods},
+                                          {Py_tp_doc, "Scheduler(config, ranks, speeds, log)"},
+                                          {0, NULL}};
   static PyType_Slot gather_slots[] = {{Py_tp_new, gather_new},
                                        {Py_tp_dealloc, gather_free},
                                        {Py_tp_methods, gather_methods},

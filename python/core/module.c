@@ -62,6 +62,15 @@ bool kfpy_cost(PyObject *object, const kf_cost **out) {
   return data;
 }
 
+kf_scheduler_options *kfpy_resolve(PyObject *config, int n_ranks) {
+  const void *data = NULL;
+  kf_scheduler_options *out = NULL;
+  if (!kfpy_array(config, "config", 1, sizeof(kf_config), &data)) return NULL;
+  kf_status status = kf_config_resolve(data, n_ranks, &out);
+  if (status) kfpy_raise(status);
+  return out;
+}
+
 PyObject *kfpy_text(char *text) {
   PyObject *out = PyUnicode_FromString(text);
   free(text);
@@ -135,92 +144,58 @@ static PyObject *mix(PyObject *module, PyObject *args) {
   return out;
 }
 
-static PyObject *lens(PyObject *module, PyObject *args) {
-  (void)module;
-  const char *name, *text;
-  Py_ssize_t n_bytes;
-  int64_t *len, n;
-  if (!PyArg_ParseTuple(args, "ss#", &name, &text, &n_bytes)) return NULL;
-  kf_status status = kf_lens_parse(name, text, (size_t)n_bytes, &len, &n);
-  if (status) return kfpy_raise(status);
-  PyObject *out = kfpy_bytes(len, n, 8);
-  free(len);
-  return out;
-}
-
 /* ----------------------------------------------------------------------------- costs */
-
-static PyObject *model(PyObject *module, PyObject *args) {
-  (void)module;
-  const char *text;
-  kf_model out;
-  if (!PyArg_ParseTuple(args, "s", &text)) return NULL;
-  kf_status status = kf_model_parse(text, &out);
-  return status ? kfpy_raise(status) : Py_BuildValue("(iii)", out.dim, out.layers, out.heads);
-}
 
 /* A cost travels as the bytes of its struct: Python hands it on and does not look into it. */
 static PyObject *cost(PyObject *module, PyObject *args) {
   (void)module;
-  const char *model_text, *cluster;
+  PyObject *from;
   int n_ranks;
-  double gamma;
-  kf_cost out;
-  if (!PyArg_ParseTuple(args, "szid", &model_text, &cluster, &n_ranks, &gamma)) return NULL;
-  kf_status status = kf_cost_preset(model_text, cluster, n_ranks, gamma, &out);
-  return status ? kfpy_raise(status) : kfpy_bytes(&out, 1, sizeof out);
-}
-
-static PyObject *cost_load(PyObject *module, PyObject *args) {
-  (void)module;
-  PyObject *from;
-  const kf_cost *cost_in;
-  const char *name, *text;
-  Py_ssize_t n_bytes;
-  if (!PyArg_ParseTuple(args, "Oss#", &from, &name, &text, &n_bytes) || !kfpy_cost(from, &cost_in))
-    return NULL;
-  kf_cost out = *cost_in;
-  kf_status status = kf_fit_load(name, text, (size_t)n_bytes, &out);
-  return status ? kfpy_raise(status) : kfpy_bytes(&out, 1, sizeof out);
-}
-
-static PyObject *cost_work(PyObject *module, PyObject *args) {
-  (void)module;
-  PyObject *from;
-  const kf_cost *cost_in;
-  long long len;
-  if (!PyArg_ParseTuple(args, "OL", &from, &len) || !kfpy_cost(from, &cost_in)) return NULL;
-  return PyFloat_FromDouble(kf_cost_work(cost_in, len));
+  if (!PyArg_ParseTuple(args, "Oi", &from, &n_ranks)) return NULL;
+  kf_scheduler_options *o = kfpy_resolve(from, n_ranks);
+  PyObject *out = o ? kfpy_bytes(&o->plan.cost, 1, sizeof o->plan.cost) : NULL;
+  kf_scheduler_options_free(o);
+  return out;
 }
 
 /* --------------------------------------------------------------------- configuration */
 
-/* YAML, then "key=value" texts, as one kf_config (bytes) and what the package itself must know. */
+/* "key=value" texts into a config. False: raises. */
+static bool assign(PyObject *texts, kf_config *c) {
+  Py_ssize_t n = PySequence_Size(texts);
+  for (Py_ssize_t i = 0; i < n; i++) {
+    PyObject *item = PySequence_GetItem(texts, i);
+    PyObject *utf8 = item ? PyUnicode_AsUTF8String(item) : NULL;
+    const char *assignment = utf8 ? PyBytes_AsString(utf8) : NULL;
+    kf_status status = assignment ? kf_config_set(assignment, c) : KF_OK;
+    Py_XDECREF(utf8);
+    Py_XDECREF(item);
+    if (status) kfpy_raise(status);
+    if (status || !assignment) return false;
+  }
+  return n >= 0;
+}
+
+/* Texts, YAML over them, texts over that: one kf_config (bytes), and its bags and model. */
 static PyObject *config(PyObject *module, PyObject *args) {
   (void)module;
   const char *name, *text;
   Py_ssize_t n_bytes;
-  PyObject *assignments;
+  PyObject *defaults, *assignments;
   int n_ranks;
   kf_config c = {0};
   kf_status status = KF_OK;
-  if (!PyArg_ParseTuple(args, "sz#Oi", &name, &text, &n_bytes, &assignments, &n_ranks)) return NULL;
+  if (!PyArg_ParseTuple(args, "Osz#Oi", &defaults, &name, &text, &n_bytes, &assignments,
+                        &n_ranks) ||
+      !assign(defaults, &c))
+    return NULL;
   if (text) status = kf_config_parse(name, text, (size_t)n_bytes, &c);
-  Py_ssize_t n = PySequence_Size(assignments);
-  for (Py_ssize_t i = 0; i < n && !status; i++) {
-    PyObject *item = PySequence_GetItem(assignments, i);
-    PyObject *utf8 = item ? PyUnicode_AsUTF8String(item) : NULL;
-    const char *assignment = utf8 ? PyBytes_AsString(utf8) : NULL;
-    if (assignment) status = kf_config_set(assignment, &c);
-    Py_XDECREF(utf8);
-    Py_XDECREF(item);
-    if (!assignment) return NULL;
-  }
-  if (!status) status = kf_config_check(&c, n_ranks);
   if (status) return kfpy_raise(status);
-  return Py_BuildValue("(N{sssssssdsssisi})", kfpy_bytes(&c, 1, sizeof c), "bag_size", c.bag_size,
-                       "model", c.model, "cluster", c.cluster, "gamma", c.gamma, "cost_file",
-                       c.cost_file, "cost_model", (int)c.cost_model, "log_level", (int)c.log_level);
+  if (!assign(assignments, &c)) return NULL;
+  status = kf_config_check(&c, n_ranks);
+  if (status) return kfpy_raise(status);
+  return Py_BuildValue("(Nss)", kfpy_bytes(&c, 1, sizeof c), *c.bag_size ? c.bag_size : "auto",
+                       *c.model ? c.model : KF_DEFAULT_MODEL);
 }
 
 /* ------------------------------------------------------------------------------- fit */
@@ -243,12 +218,12 @@ static PyObject *fit(PyObject *module, PyObject *args) {
   kf_model shape;
   kf_fit out;
   char *text = NULL;
-  if (!PyArg_ParseTuple(args, "OOOs", &len, &seconds, &rank, &model_text) ||
+  if (!PyArg_ParseTuple(args, "OOOz", &len, &seconds, &rank, &model_text) ||
       !kfpy_list(len, "lens", 8, &lens_in, &n) ||
       !kfpy_array(seconds, "seconds", n, 8, &seconds_in) ||
       !kfpy_array(rank, "ranks", n, 8, &rank_in))
     return NULL;
-  kf_status status = kf_model_parse(model_text, &shape);
+  kf_status status = kf_model_parse(model_text ? model_text : KF_DEFAULT_MODEL, &shape);
   if (status) return kfpy_raise(status);
   kf_fit_row *row = malloc((size_t)(n + 1) * sizeof *row);
   if (!row) return PyErr_NoMemory();
@@ -274,12 +249,9 @@ static PyObject *replace_file(PyObject *module, PyObject *args) {
 
 static PyMethodDef functions[] = {
   {"mix", mix, METH_VARARGS, "mix(name, ranks, seed) -> (rank_off, len, profile)"},
-  {"lens", lens, METH_VARARGS, "lens(name, text) -> len"},
-  {"model", model, METH_VARARGS, "model(text) -> (dim, layers, heads)"},
-  {"cost", cost, METH_VARARGS, "cost(model, cluster, ranks, gamma) -> cost"},
-  {"cost_load", cost_load, METH_VARARGS, "cost_load(cost, name, text) -> cost"},
-  {"cost_work", cost_work, METH_VARARGS, "cost_work(cost, len) -> seconds"},
-  {"config", config, METH_VARARGS, "config(name, yaml, assignments, ranks) -> (config, dict)"},
+  {"cost", cost, METH_VARARGS, "cost(config, ranks) -> cost"},
+  {"config", config, METH_VARARGS,
+   "config(defaults, name, yaml, assignments, ranks) -> (config, bags, model)"},
   {"fit", fit, METH_VARARGS, "fit(lens, seconds, ranks, model) -> (dict, text)"},
   {"replace_file", replace_file, METH_VARARGS, "replace_file(path, data)"},
   {"attention", kfpy_attention, METH_VARARGS,

@@ -13,6 +13,8 @@ the same ones, also a rank with nothing to compute, and its loss must depend on 
 that its backward runs too.
 """
 import collections
+import os
+import resource
 
 import torch
 
@@ -26,6 +28,10 @@ from .transport import Exchange, arrive, depart, move
 LAYERS = 24  # of a model that nobody described
 
 SplitSegments = collections.namedtuple("SplitSegments", "segments")
+
+
+def physical_memory():
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class Step:
@@ -67,20 +73,20 @@ class Step:
 class SequenceBalancer:
     """SequenceBalancer(bag_specs, gamma).
 
-    bag_specs   "auto", or fixed bags: "g2n4" (4 bags of 2 ranks), "g1n8+g2n4", a list of sizes, a number
-    gamma       seconds of an attention FLOP over those of another
+    bag_specs   "auto" (where it is not said), or fixed bags: "g2n4" (4 bags of 2 ranks), "g1n8+g2n4", a list of sizes, a number
+    gamma       seconds of an attention FLOP over those of another (0.4)
     heads       attention heads of the model; by default what the first pre_attn shows
     layers      transformer blocks
     group       the process group; by default the default one
     scheduler   a Scheduler to plan with, which learns from the times measured here; by default plans are
                 made from FLOPs alone, on a cluster as the scheduler's `cluster` describes it
     Further arguments go to the Scheduler that is made where none is given: cluster, mem_tokens,
-    max_chunk_size, affinity, budget_us, cost_model, ..
+    max_chunk_size, affinity, budget_us, cost_model, config, ..
 
     plan is the Plan of the last plan_routing.
     """
 
-    def __init__(self, bag_specs="auto", gamma=0.4, *, heads=None, layers=None, group=None, scheduler=None, **options):
+    def __init__(self, bag_specs=None, gamma=None, *, heads=None, layers=None, group=None, scheduler=None, **options):
         if scheduler is not None and options:
             raise ValueError("%s goes to the scheduler, which is given" % sorted(options)[0])
         self.group = Ranks(group if scheduler is None else scheduler.group.group)
@@ -90,7 +96,7 @@ class SequenceBalancer:
         self.scheduler, self._own, self._options = scheduler, scheduler is None, options
         self._shape = None  # (token_dim, heads) that self.scheduler was made for
         self._real_heads = heads
-        self._step = None
+        self._step = self._memory_limit = None  # the limit of a rank on the CPU: its share of the machine
         if self._own:
             self._make_scheduler(1024)  # what is wrong with the arguments is said here
 
@@ -117,7 +123,8 @@ class SequenceBalancer:
         heads = self._real_heads or 24
         if self._shape == (token_dim, heads):
             return
-        options = {"cost_model": "static", **self._options}
+        options = dict(self._options)
+        options["defaults"] = ["cost_model=" + ("modelled" if options.get("cost_file") else "static"), *options.get("defaults", ())]
         self.scheduler = Scheduler(self.bags, gamma=self.gamma, group=self.group.group, ranks=self.group.size,
                                    model="d=%d,layers=%d,heads=%d" % (token_dim, self.layers or LAYERS, heads),
                                    **options)
@@ -142,6 +149,8 @@ class SequenceBalancer:
         plan = self.scheduler.plan(local_seq_lens, profiles, error=error, **more)
         if self._real_heads:
             plan.set_heads(self._real_heads)
+        if self._memory_limit is None:
+            self._memory_limit = physical_memory() // self.group.neighbours()
         self._step = Step(self.group, plan, local_seq_lens)
         return plan
 
@@ -163,6 +172,9 @@ class SequenceBalancer:
             device = torch.cuda.current_device()
             counters.update(memory_bytes=torch.cuda.max_memory_allocated(device),
                             memory_limit_bytes=torch.cuda.get_device_properties(device).total_memory)
+        else:
+            counters.update(memory_bytes=1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+                            memory_limit_bytes=self._memory_limit)
         try:
             self.scheduler.update_stats(self.group.rank, busy, **counters)
         except ValueError as problem:  # a clock that stood still is no reason to stop training

@@ -26,6 +26,8 @@ class _Options(TypedDict, total=False):  # of the Scheduler
     budget_us: float | None
     cost_file: _Path | None
     config: _Path | None
+    settings: Iterable[str]
+    defaults: Iterable[str]
     speeds: Iterable[float] | None
     log: _Log | None
     log_level: _Level | None
@@ -37,6 +39,8 @@ class _More(TypedDict, total=False):  # of Scheduler.plan
 
 class SplitSegments(NamedTuple):
     segments: list[Segment]
+
+def physical_memory() -> int: ...
 
 class Step:
     ranks: Ranks
@@ -52,12 +56,12 @@ class Step:
 
 class SequenceBalancer:
     group: Ranks
-    bags: _Bags
-    gamma: float
+    bags: _Bags | None
+    gamma: float | None
     heads: int | None
     layers: int | None
     scheduler: Scheduler
-    def __init__(self, bag_specs: _Bags = "auto", gamma: float = 0.4, *, heads: int | None = None,
+    def __init__(self, bag_specs: _Bags | None = None, gamma: float | None = None, *, heads: int | None = None,
                  layers: int | None = None, group: ProcessGroup | None = None,
                  scheduler: Scheduler | None = None, **options: Unpack[_Options]) -> None: ...
     @property

@@ -8,7 +8,7 @@ import collections
 
 from . import _core
 from ._ranks import Ranks
-from .plan import ints, list_of
+from .plan import configuration, ints, list_of
 
 MODES = ("random", "same", "similar")
 KEEP = 1024  # states of so many steps are kept: as far as a loader may be ahead of training
@@ -31,7 +31,7 @@ class BatchSampler:
     """
 
     def __init__(self, lens, mem_tokens, match_len=None, comp_seconds=None, *, rule="packed", mode="random", ranks=None,
-                 rank=None, group=None, seed=0, model="flux", gamma=0.4, cluster=None, p="best", window=0,
+                 rank=None, group=None, seed=0, model=None, gamma=None, cluster=None, p="best", window=0,
                  keep_all=False):
         own = Ranks(group)
         self.ranks = own.size if ranks is None else ranks
@@ -43,9 +43,9 @@ class BatchSampler:
         power = {"best": 0, "fitted": 1}.get(p, 2)
         if power == 2 and isinstance(p, str):
             raise ValueError("p: %r, expected best, fitted or a number" % (p,))
-        cost = _core.cost(model, cluster, self.ranks, gamma)
+        config = configuration(self.ranks, {"model": model, "gamma": gamma, "cluster": cluster})[0]
         lens = lens.tolist() if hasattr(lens, "tolist") else lens
-        self._core = _core.Sampler(rule, cost, mem_tokens, match_len or 0, comp_seconds or 0.0, power,
+        self._core = _core.Sampler(rule, _core.cost(config, self.ranks), mem_tokens, match_len or 0, comp_seconds or 0.0, power,
                                    p if power == 2 else 0.0, self.ranks, MODES.index(mode), seed, window, keep_all,
                                    ints(lens))
         self.epoch, self._ended = 0, False

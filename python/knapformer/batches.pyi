@@ -27,7 +27,7 @@ class BatchSampler:
                  rule: Literal["packed", "two_term", "power", "equal_token"] = "packed",
                  mode: Literal["random", "same", "similar"] = "random", ranks: int | None = None,
                  rank: int | None = None, group: ProcessGroup | None = None, seed: int = 0,
-                 model: str = "flux", gamma: float = 0.4, cluster: str | None = None,
+                 model: str | None = None, gamma: float | None = None, cluster: str | None = None,
                  p: Literal["best", "fitted"] | float = "best", window: int = 0,
                  keep_all: bool = False) -> None: ...
     def __len__(self) -> int: ...

@@ -22,9 +22,9 @@ class Fit:
         return "<knapformer.Fit of %d rows: mape %.2g, gamma %.3g>" % (self.rows, self.mape, self.gamma)
 
 
-def fit(lens, seconds, ranks=None, model="flux"):
+def fit(lens, seconds, ranks=None, model=None):
     """Fit at least 3 measurements of at least 2 lengths: a whole sequence of lens[i] tokens took seconds[i], on
-    rank ranks[i] where that is given. `model` (its width) is for gamma only."""
+    rank ranks[i] where that is given. `model` (its width; flux) is for gamma only."""
     lens, seconds = list(lens), list(seconds)
     if len(lens) != len(seconds):
         raise ValueError("%d lengths and %d times, expected as many" % (len(lens), len(seconds)))

@@ -6,6 +6,7 @@
 `Plan` is what the scheduler and the balancer hand out, too; there it knows the rank it is on.
 """
 import collections
+import os
 import time
 from array import array
 
@@ -15,9 +16,7 @@ Before = collections.namedtuple("Before", "max_over_mean step_s")
 After = collections.namedtuple("After", "max_over_mean step_s compute_s comm_s max_tokens")
 Segment = collections.namedtuple("Segment", "seq rows offset first_head heads")
 
-AFFINITIES = ("fill", "spread")
 ROUTE, SEQUENCES, ULYSSES, ULYSSES_SPLIT = range(4)  # kinds of exchange: kf_exchange_kind
-
 
 def ints(values):
     """Whole numbers as the bytes of 64-bit integers, which is how arrays reach the C library."""
@@ -55,6 +54,21 @@ def bags_text(bags):
     if isinstance(bags, (list, tuple)):
         return "[" + ",".join(str(size) for size in bags) + "]"
     raise ValueError('bags: %r, expected a number, a list of sizes, "g1n8+g2n4" or "auto"' % (bags,))
+
+
+def configuration(ranks, keys, config=None, defaults=(), settings=()):
+    """The C library's configuration, its bags and its model. What comes later wins: `defaults`, the YAML file `config`,
+    `settings`, all "key=value" texts, and `keys`, a dict in which None says nothing. All else is the C library's default."""
+    name, text = "config", None
+    if config is not None:
+        name = os.fspath(config)
+        with open(name, encoding="utf-8") as file:
+            text = file.read()
+    assignments = list(settings) + ["%s=%s" % item for item in keys.items() if item[1] is not None]
+    try:
+        return _core.config(list(defaults), name, text, assignments, ranks)
+    except ValueError as error:  # the C library calls an assignment what the program does
+        raise ValueError(str(error).replace("--set ", "")) from None
 
 
 def batch_of(seq_lens_per_rank):
@@ -192,13 +206,13 @@ class Plan:
             self.seqs, self.ranks, self.after.step_s, self.before.step_s, self.hash)
 
 
-def plan(seq_lens_per_rank, bags="auto", model="flux", gamma=0.4, cluster=None, mem_tokens=None, speeds=None,
-         max_chunk_size=None, affinity="fill", budget_us=None):
+def plan(seq_lens_per_rank, bags="auto", model=None, gamma=None, cluster=None, mem_tokens=None, speeds=None,
+         max_chunk_size=None, affinity=None, budget_us=None):
     """Plan one step: seq_lens_per_rank[r] are the lengths, in tokens, of rank r's sequences.
 
     bags        "auto", a bag size, a list of sizes or "g1n8+g2n4"
-    model       flux, wan1.3b, wan14b, DiT-S, DiT-B, DiT-L, DiT-XL or "d=3072,layers=57,heads=24"
-    gamma       seconds of an attention FLOP over those of another
+    model       flux (where it is not said), wan1.3b, wan14b, DiT-S, DiT-B, DiT-L, DiT-XL or "d=3072,layers=57,heads=24"
+    gamma       seconds of an attention FLOP over those of another (0.4)
     cluster     None (nodes of eight H100), "free", or "nodes=4,ranks_per_node=8,tflops=300,.."
     mem_tokens  most tokens a rank may load: one number, or one for each rank
     speeds      relative speed of each rank
@@ -208,20 +222,19 @@ def plan(seq_lens_per_rank, bags="auto", model="flux", gamma=0.4, cluster=None, 
     """
     rank_off, lens = batch_of(seq_lens_per_rank)
     n_ranks = len(rank_off) // 8 - 1
-    if affinity not in AFFINITIES:
-        raise ValueError("affinity: %r, expected fill or spread" % (affinity,))
     if isinstance(mem_tokens, int):
         mem_tokens = [mem_tokens] * n_ranks
     if max_chunk_size is not None and max_chunk_size < 1:
         raise ValueError("max_chunk_size: %r, expected 1 or more" % (max_chunk_size,))
     if budget_us is not None and not budget_us > 0:
         raise ValueError("budget_us: %r, expected more than 0" % (budget_us,))
-    cost = _core.cost(model, cluster, n_ranks, gamma)
-    planner = _core.Planner(cost, bags_text(bags), reals(speeds), None if mem_tokens is None else ints(mem_tokens),
-                            max_chunk_size or 0, AFFINITIES.index(affinity), budget_us or 0.0)
+    config, bags, _ = configuration(n_ranks, {
+        "bag_size": bags_text(bags), "model": model, "gamma": gamma, "cluster": cluster, "max_chunk_size": max_chunk_size,
+        "affinity_policy": affinity, "budget_us": budget_us})
+    planner = _core.Planner(config, n_ranks, reals(speeds), None if mem_tokens is None else ints(mem_tokens))
     start = time.perf_counter()
     core = planner.plan(rank_off, lens, None, None)
-    return Plan(core, None, bags_text(bags), 1e6 * (time.perf_counter() - start))
+    return Plan(core, None, bags, 1e6 * (time.perf_counter() - start))
 
 
 def mix(name, ranks=None, seed=0):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, SupportsIndex, overload
 from typing_extensions import TypeAlias
 
@@ -8,7 +9,6 @@ from . import _core
 _Bags: TypeAlias = int | str | list[int] | tuple[int, ...]
 _Affinity: TypeAlias = Literal["fill", "spread"]
 
-AFFINITIES: tuple[str, ...]
 ROUTE: int
 SEQUENCES: int
 ULYSSES: int
@@ -42,6 +42,8 @@ def list_of(data: bytes | bytearray, columns: Literal[1] = 1) -> list[int]: ...
 @overload
 def list_of(data: bytes | bytearray, columns: int) -> list[Any]: ...
 def bags_text(bags: _Bags) -> str: ...
+def configuration(ranks: int, keys: Mapping[str, object], config: str | os.PathLike[str] | None = None,
+                  defaults: Iterable[str] = (), settings: Iterable[str] = ()) -> tuple[bytes, str, str]: ...
 def batch_of(seq_lens_per_rank: Iterable[Iterable[SupportsIndex]]) -> tuple[bytes, bytes]: ...
 
 class Plan:
@@ -88,9 +90,9 @@ class Plan:
     def to_svg(self, title: str | None = None) -> str: ...
     def as_dict(self) -> dict[str, Any]: ...
 
-def plan(seq_lens_per_rank: Iterable[Iterable[SupportsIndex]], bags: _Bags = "auto", model: str = "flux",
-         gamma: float = 0.4, cluster: str | None = None,
+def plan(seq_lens_per_rank: Iterable[Iterable[SupportsIndex]], bags: _Bags = "auto", model: str | None = None,
+         gamma: float | None = None, cluster: str | None = None,
          mem_tokens: int | Sequence[SupportsIndex] | None = None, speeds: Iterable[float] | None = None,
-         max_chunk_size: int | None = None, affinity: _Affinity = "fill",
+         max_chunk_size: int | None = None, affinity: _Affinity | None = None,
          budget_us: float | None = None) -> Plan: ...
 def mix(name: str, ranks: int | None = None, seed: int = 0) -> list[list[int]]: ...

@@ -13,13 +13,12 @@ Without a process group the caller speaks for all ranks.
 """
 import json
 import logging
-import os
 import struct
 import weakref
 
 from . import _core
 from ._ranks import Ranks
-from .plan import Plan, bags_text, ints, reals
+from .plan import Plan, bags_text, configuration, ints, reals
 
 KINDS = ("unknown", "image", "keyframes", "video")
 LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.DEBUG}
@@ -28,6 +27,7 @@ COUNTERS = ("memory_bytes", "memory_limit_bytes", "tokens", "samples", "plan_s",
 
 RECORD = struct.Struct("=qQ")  # what this package gathers beside the lengths: votes, signature
 GATHERS = weakref.WeakKeyDictionary()  # by process group
+LAST_STEP, END, STATE = range(3)  # what can be written
 WRONG = (TypeError, ValueError, OverflowError)  # what rubbish among lengths and records raises
 
 log = logging.getLogger("knapformer")
@@ -41,7 +41,8 @@ class Scheduler:
     rebalance_interval  steps between refits of cost and speeds
     model, gamma, cluster, mem_tokens, max_chunk_size, affinity, budget_us: as in knapformer.plan
     cost_file           what `knapformer fit -o` or Fit.save wrote
-    config              a YAML file with these keys (doc/configuration.md); arguments win over it
+    config              a YAML file with these keys and others (doc/configuration.md); arguments win over it
+    settings, defaults  "key=value" texts, of any key: settings win over the file, the file wins over defaults
     speeds              relative speed of each rank to start from
     ranks, group        the number of ranks; by default those of the process group (of `group`, or the
                         default one), else those of bag_config
@@ -51,26 +52,21 @@ class Scheduler:
 
     def __init__(self, bag_config=None, cost_model=None, rebalance_interval=None, *, model=None, gamma=None,
                  cluster=None, mem_tokens=None, max_chunk_size=None, affinity=None, budget_us=None,
-                 cost_file=None, config=None, speeds=None, ranks=None, group=None, log=None, log_level=None):
+                 cost_file=None, config=None, settings=(), defaults=(), speeds=None, ranks=None, group=None, log=None,
+                 log_level=None):
         self.group = Ranks(group)
-        settings = {"cost_model": cost_model, "rebalance_interval": rebalance_interval, "model": model,
-                    "gamma": gamma, "cluster": cluster, "mem_tokens": mem_tokens,
-                    "max_chunk_size": max_chunk_size, "affinity_policy": affinity, "budget_us": budget_us,
-                    "cost_file": cost_file, "log_level": _level_name(log_level, log),
-                    "bag_size": None if bag_config is None else bags_text(bag_config)}
-        assignments = ["%s=%s" % item for item in settings.items() if item[1] is not None]
-        name, text = "config", None
-        if config is not None:
-            name = os.fspath(config)
-            with open(name, encoding="utf-8") as file:
-                text = file.read()
-        found = _config(name, text, assignments, 0)[1]
-        self.ranks = _rank_count(ranks, self.group, found["bag_size"])
-        raw, found = _config(name, text, assignments, self.ranks)
-        self.bags, self.model = found["bag_size"] or "auto", found["model"] or "flux"
-        self._core = _core.Scheduler(self.ranks, raw, _starting_cost(found, self.model, self.ranks),
-                                     reals(speeds), None, log or (_log if self.group.rank == 0 else None))
+        keys = {"cost_model": cost_model, "rebalance_interval": rebalance_interval, "model": model,
+                "gamma": gamma, "cluster": cluster, "mem_tokens": mem_tokens,
+                "max_chunk_size": max_chunk_size, "affinity_policy": affinity, "budget_us": budget_us,
+                "cost_file": cost_file, "log_level": log_level,
+                "bag_size": None if bag_config is None else bags_text(bag_config)}
+        if log is None:  # no lines that the logger would drop, unless the file asks for them
+            defaults = ["log_level=" + _logger_level(), *defaults]
+        self.ranks = _rank_count(ranks, self.group, configuration(0, keys, config, defaults, settings)[1])
+        raw, self.bags, self.model = configuration(self.ranks, keys, config, defaults, settings)
+        self._core = _core.Scheduler(raw, self.ranks, reals(speeds), log or (_log if self.group.rank == 0 else None))
         self.gather = _gather_of(self.group)
+        self._trouble = None  # of rank 0 with its files, which every rank hears of when it plans
         self.votes = 0  # of the last assign, all ranks' together: see hooks.py
 
     # ------------------------------------------------------------------------------- plan
@@ -92,7 +88,10 @@ class Scheduler:
             error, lens, profiles = str(problem), [], None
         if self.group.size > 1:
             return self.plan(lens, profiles, error=error)
-        return Plan(self._core.plan(*_deal(lens, profiles, homes, self.ranks)), 0 if self.ranks == 1 else None, self.bags)
+        self._write()
+        plan = self._core.plan(*_deal(lens, profiles, homes, self.ranks))
+        self._write()
+        return Plan(plan, 0 if self.ranks == 1 else None, self.bags)
 
     def plan(self, lens, profiles=None, votes=0, signature=0, error=None):
         """assign() for the ranks of a process group, without records: this rank's lengths, and (kind,
@@ -100,6 +99,8 @@ class Scheduler:
         `votes` are combined by "and" into self.votes; a `signature` must be the same on all."""
         if self.group.size != self.ranks:
             raise ValueError("a scheduler of %d ranks in a process group of %d" % (self.ranks, self.group.size))
+        self._write()  # begins the files; after the first time there is nothing new
+        error = error or self._trouble
         if error is None:
             try:
                 lens, profiles = ints(lens), _pack_profiles(profiles, len(lens))
@@ -115,6 +116,7 @@ class Scheduler:
                 raise ValueError("rank %d has other tensors than rank 0: their types and all but their rows must be the same" % rank)
         plan = Plan(self._agree(False), self.group.rank, self.bags)
         plan.group = self.group.group
+        self._write()
         return plan
 
     def _meet(self, lens=None, profiles=None, record=None, error=None):
@@ -144,11 +146,32 @@ class Scheduler:
 
     def settle(self):
         """Learn from the last step's times now, not at the next plan: before saving, and after the last
-        step. Collective in a process group."""
-        if self.group.size == 1:
-            return self._core.settle()
-        self._meet()
-        self._agree(True)
+        step. Writes the state_file, if there is one. Collective in a process group."""
+        if self.group.size > 1:
+            self._meet()
+            self._agree(True)
+        else:
+            self._core.settle()
+        self._write()
+        if self.group.rank == 0:
+            self._core.write(STATE)
+            if self._trouble:
+                raise OSError(self._trouble)
+
+    def _write(self):
+        """Rank 0 writes steps_file, metrics_file and trace_file, where the configuration names them."""
+        if self.group.rank == 0 and not self._trouble:
+            try:
+                self._core.write(LAST_STEP)
+            except (OSError, ValueError) as problem:
+                if self.group.size == 1:
+                    raise
+                self._trouble = str(problem)
+
+    def close(self):
+        """After the last settle(): the end of the trace_file."""
+        if self.group.rank == 0:
+            self._core.write(END)
 
     def metrics(self):
         """The figures of the last step whose times are known, as doc/metrics.md defines them: a dict."""
@@ -194,21 +217,11 @@ def _gather_of(ranks):
     return GATHERS[key]
 
 
-def _config(*arguments):
-    try:
-        return _core.config(*arguments)
-    except ValueError as error:  # the C library calls an assignment what the program does
-        raise ValueError(str(error).replace("--set ", "")) from None
-
-
 def _log(level, line):
     log.log(LEVELS[level], line)
 
 
-def _level_name(name, own):
-    """The lines that are made at all: what is asked for; else, where there is a logger, what that lets through."""
-    if name is not None or own is not None:
-        return name
+def _logger_level():
     effective = log.getEffectiveLevel()
     return next((LEVEL_NAMES[k - 1] for k in (4, 3, 2) if effective <= LEVELS[k]), "error")
 
@@ -231,16 +244,6 @@ def bag_sizes(bags):
         pairs = (part.strip()[1:].split("n") for part in bags.split("+"))
         return [int(size) for size, number in pairs for _ in range(int(number))]
     return [int(bags)] if bags.isdigit() else [1]
-
-
-def _starting_cost(found, model, ranks):
-    """Of a file if there is one; None lets the C library count FLOPs."""
-    if not found["cost_file"]:
-        return None
-    with open(found["cost_file"], encoding="utf-8") as file:
-        text = file.read()
-    cost = _core.cost(model, found["cluster"] or None, ranks, found["gamma"] or 0.4)
-    return _core.cost_load(cost, found["cost_file"], text)
 
 
 def _field(record, name, default):

@@ -20,6 +20,9 @@ LEVEL_NAMES: tuple[str, ...]
 COUNTERS: tuple[str, ...]
 RECORD: struct.Struct
 GATHERS: WeakKeyDictionary[Ranks | ProcessGroup, Gather]
+LAST_STEP: int
+END: int
+STATE: int
 log: logging.Logger
 
 _CostModel: TypeAlias = Literal["history", "static", "modelled"]
@@ -60,6 +63,7 @@ class Scheduler:
                  gamma: float | None = None, cluster: str | None = None, mem_tokens: int | None = None,
                  max_chunk_size: int | None = None, affinity: _Affinity | None = None,
                  budget_us: float | None = None, cost_file: _Path | None = None, config: _Path | None = None,
+                 settings: Iterable[str] = (), defaults: Iterable[str] = (),
                  speeds: Iterable[float] | None = None, ranks: int | None = None,
                  group: ProcessGroup | None = None, log: _Log | None = None,
                  log_level: _Level | None = None) -> None: ...
@@ -68,6 +72,7 @@ class Scheduler:
              signature: int = 0, error: str | None = None) -> Plan: ...
     def update_stats(self, gpu_id: int, exec_time: float, **counters: Unpack[_Counters]) -> None: ...
     def settle(self) -> None: ...
+    def close(self) -> None: ...
     def metrics(self) -> dict[str, Any]: ...
     def prometheus(self) -> str: ...
     @property

@@ -14,7 +14,7 @@
 void kfi_note(const kf_scheduler *s, kf_log_level level, const char *format, ...) {
   char line[400];
   va_list args;
-  if (!s->log || level > s->config.log_level) return;
+  if (!s->log || level > s->log_level) return;
   va_start(args, format);
   vsnprintf(line, sizeof line, format, args);
   va_end(args);
@@ -85,7 +85,7 @@ static double expected_s(const kf_scheduler *s, int32_t rank) {
   const kfi_load *load = h->load + (int64_t)rank * KFI_CLASSES;
   const kf_cost *cost = &s->options.cost;
   double sum = 0;
-  if (s->config.cost_model == KF_COST_HISTORY) return h->predicted_s[rank];
+  if (s->cost_model == KF_COST_HISTORY) return h->predicted_s[rank];
   for (int32_t i = 0; i < h->n_slots; i++)
     sum += cost->linear_s * load[i].tokens + cost->quadratic_s * load[i].squares +
            cost->constant_s * load[i].count;
@@ -119,7 +119,7 @@ static void rank_figures(kf_scheduler *s) {
   }
   m->max_over_mean = sum > 0 ? most * (double)m->n_measured / sum : 1;
   /* history predicts nothing before it has seen times. */
-  int64_t n = s->history.n_steps + (s->config.cost_model != KF_COST_HISTORY);
+  int64_t n = s->history.n_steps + (s->cost_model != KF_COST_HISTORY);
   if (n > 0 && n_predicted > 0)
     m->mape += fmax(1.0 / 32, 1.0 / (double)n) * (error / n_predicted - m->mape);
 }
@@ -191,7 +191,7 @@ void kfi_metrics_step(kf_scheduler *s) {
     "step %lld: took %.4g s, predicted %.4g s; max/mean %.3f, idle variance %.1f%%, %.4g tokens/s",
     (long long)m->step, m->step_s, m->predicted_step_s, m->max_over_mean, 100 * m->idle_variance,
     m->tokens_per_s);
-  for (int32_t b = 0; s->bags && b < m->n_bags; b++)
+  for (int32_t b = 0; s->options.bags && b < m->n_bags; b++)
     kfi_note(s, KF_LOG_DEBUG, "step %lld: bag %d (ranks %d-%d) busy %.1f%%, %.4g tokens/s",
              (long long)m->step, b, s->bag_first[b], s->bag_first[b + 1] - 1, 100 * s->bag_busy[b],
              s->bag_tokens[b]);
@@ -284,7 +284,7 @@ void kfi_metrics_refit(kf_scheduler *s) {
       tell(s, &s->drift_speed[r], now, "speed of rank %d", r);
   }
   kfi_metrics_cost(s);
-  if (s->config.cost_model != KF_COST_HISTORY) return; /* the plans' cost stays what it is */
+  if (s->cost_model != KF_COST_HISTORY) return; /* the plans' cost stays what it is */
   m->refits++;
   kfi_note(
     s, KF_LOG_INFO,

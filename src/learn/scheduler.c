@@ -22,31 +22,6 @@
 
 /* --------------------------------------------------------------------- create */
 
-/* The cost to start from: the caller's, or that of the config's model and cluster. */
-static kf_status start_cost(const kf_scheduler_options *o, kf_scheduler *s) {
-  const kf_config *c = &s->config;
-  kf_status status;
-  if (c->cost_model == KF_COST_MODELLED && !o->cost)
-    return kfi_fail(KF_EINVAL,
-                    "cost_model is modelled and no cost is given, expected the coefficients of a "
-                    "fit (cost_file)");
-  if (o->cost) {
-    s->start = *o->cost;
-  } else {
-    const char *model = *c->model ? c->model : "flux", *cluster = *c->cluster ? c->cluster : NULL;
-    status = kf_cost_preset(model, cluster, o->n_ranks, c->gamma != 0 ? c->gamma : 0.4, &s->start);
-    if (status) return status;
-  }
-  if (s->start.cluster.n_ranks != o->n_ranks)
-    return kfi_fail(KF_EINVAL, "a cost for %d ranks, expected the scheduler's %d",
-                    s->start.cluster.n_ranks, o->n_ranks);
-  if (!(s->start.linear_s > 0) && !(s->start.quadratic_s > 0))
-    return kfi_fail(KF_EINVAL,
-                    "a cost of %g seconds a token and %g a token squared, expected one above 0",
-                    s->start.linear_s, s->start.quadratic_s);
-  return KF_OK;
-}
-
 static void lay(kf_scheduler *s, kfi_layout *layout) {
   int32_t n = s->history.n_ranks, n_bags = s->metrics.n_bags;
   kfi_history_lay(&s->history, layout);
@@ -89,73 +64,68 @@ void kfi_scheduler_begin(kf_scheduler *s) {
 /* The arrays, and what stands in them at the start. */
 static kf_status allocate(const kf_scheduler_options *o, kf_scheduler *s) {
   kf_status status;
-  int32_t n = o->n_ranks;
+  const kf_bags *bags = o->plan.bags;
+  int32_t n = s->start.cluster.n_ranks;
   s->history.n_ranks = n;
-  s->metrics.n_bags = s->bags ? s->bags->n_bags : n;
+  s->metrics.n_bags = bags ? bags->n_bags : n;
   if ((status = kfi_scheduler_lay(s))) return status;
-  kfi_history_start(&s->history, &s->start, o->speed);
+  kfi_history_start(&s->history, &s->start, o->plan.speed);
   kfi_scheduler_begin(s);
   for (int32_t r = 0; r < n; r++) {
     s->drift_speed[r] = s->speed[r];
-    s->cap[r] = o->mem_tokens ? o->mem_tokens[r] : s->config.mem_tokens;
+    s->cap[r] = o->plan.mem_tokens ? o->plan.mem_tokens[r] : 0;
   }
-  for (int32_t b = 0; b <= s->metrics.n_bags; b++)
-    s->bag_first[b] = s->bags ? s->bags->first[b] : b;
+  for (int32_t b = 0; b <= s->metrics.n_bags; b++) s->bag_first[b] = bags ? bags->first[b] : b;
+  if (bags) s->bags = *bags;
+  s->options = o->plan;
+  kfi_scheduler_own(s);
   for (int c = 0; c < KFI_CLASSES; c++) s->drift_class[c] = 1;
   return KF_OK;
 }
 
-static kf_status check_config(const kf_config *c) {
-  if (c->rebalance_interval < 0)
-    return kfi_fail(KF_EINVAL, "rebalance_interval is %lld, expected 1 or more",
-                    (long long)c->rebalance_interval);
-  if (c->cost_model < KF_COST_HISTORY || c->cost_model > KF_COST_MODELLED)
-    return kfi_fail(KF_EINVAL, "cost_model is %d, expected a kf_cost_model", (int)c->cost_model);
-  if (c->mem_tokens < 0)
-    return kfi_fail(KF_EINVAL, "mem_tokens is %lld, expected 0 (no cap) or more",
-                    (long long)c->mem_tokens);
-  return KF_OK;
+void kfi_scheduler_own(kf_scheduler *s) {
+  s->bags.first = s->bag_first;
+  s->options.speed = s->speed;
+  if (s->options.bags) s->options.bags = &s->bags;
+  if (s->options.mem_tokens) s->options.mem_tokens = s->cap;
 }
 
-static void fill_options(const kf_scheduler_options *o, kf_scheduler *s) {
-  s->options = (kf_planner_options){
-    .cost = s->start,
-    .bags = s->bags,
-    .speed = s->speed,
-    .mem_tokens = o->mem_tokens || s->config.mem_tokens ? s->cap : NULL,
-    .max_chunk_size = s->config.max_chunk_size,
-    .affinity = s->config.affinity_policy,
-    .budget = kf_planner_budget(s->config.budget_us),
-  };
+/* What the planner does not look at. */
+static kf_status check_options(const kf_scheduler_options *o) {
+  const kf_cost *cost = &o->plan.cost;
+  int32_t n_ranks = cost->cluster.n_ranks;
+  if (n_ranks < 1 || n_ranks > KF_MAX_RANKS)
+    return kfi_fail(KF_EINVAL, "a scheduler of %d ranks, expected 1 to %d", n_ranks, KF_MAX_RANKS);
+  if (o->rebalance_interval < 0)
+    return kfi_fail(KF_EINVAL, "rebalance_interval is %lld, expected 1 or more",
+                    (long long)o->rebalance_interval);
+  if (o->cost_model < KF_COST_HISTORY || o->cost_model > KF_COST_MODELLED)
+    return kfi_fail(KF_EINVAL, "cost_model is %d, expected a kf_cost_model", (int)o->cost_model);
+  if (!(cost->linear_s > 0) && !(cost->quadratic_s > 0))
+    return kfi_fail(KF_EINVAL,
+                    "a cost of %g seconds a token and %g a token squared, expected one above 0",
+                    cost->linear_s, cost->quadratic_s);
+  return KF_OK;
 }
 
 static kf_status build(const kf_scheduler_options *o, kf_scheduler *s) {
   kf_status status;
-  if (o->config) s->config = *o->config;
-  if (!s->config.rebalance_interval) s->config.rebalance_interval = 50;
-  if (!s->config.log_level) s->config.log_level = KF_LOG_INFO;
+  s->start = o->plan.cost;
+  s->cost_model = o->cost_model;
+  s->interval = o->rebalance_interval ? o->rebalance_interval : KF_DEFAULT_INTERVAL;
+  s->log_level = o->log_level ? o->log_level : KF_LOG_INFO;
   s->log = o->log;
   s->log_user = o->log_user;
-  if ((status = check_config(&s->config))) return status;
-  const char *bags = *s->config.bag_size ? s->config.bag_size : "auto";
-  if ((status = kf_bags_parse(bags, o->n_ranks, &s->bags))) return status;
-  if ((status = start_cost(o, s))) return status;
-  for (int32_t r = 0; o->speed && r < o->n_ranks; r++)
-    if (!(o->speed[r] >= 1e-6 && o->speed[r] <= 1e6))
-      return kfi_fail(KF_EINVAL, "speed of rank %d is %g, expected 1e-6 to 1e6", r, o->speed[r]);
+  if ((status = kf_planner_create(&o->plan, &s->planner))) return status; /* checks the rest */
   if ((status = allocate(o, s))) return status;
-  fill_options(o, s);
-  if ((status = kf_planner_create(&s->options, &s->planner))) return status;
   kfi_metrics_start(s);
-  return KF_OK;
+  return kfi_planner_reset(s->planner, &s->options);
 }
 
 kf_status kf_scheduler_create(const kf_scheduler_options *o, kf_scheduler **out) {
   kf_status status;
   if (!o || !out) return kfi_fail(KF_EINVAL, "kf_scheduler_create: options or out is NULL");
-  if (o->n_ranks < 1 || o->n_ranks > KF_MAX_RANKS)
-    return kfi_fail(KF_EINVAL, "a scheduler of %d ranks, expected 1 to %d", o->n_ranks,
-                    KF_MAX_RANKS);
+  if ((status = check_options(o))) return status;
   kf_scheduler *s = calloc(1, sizeof *s);
   if (!s) return kfi_fail_memory(sizeof *s, "a scheduler");
   if ((status = build(o, s))) {
@@ -169,7 +139,6 @@ kf_status kf_scheduler_create(const kf_scheduler_options *o, kf_scheduler **out)
 void kf_scheduler_free(kf_scheduler *s) {
   if (!s) return;
   kf_planner_free(s->planner);
-  kf_bags_free(s->bags);
   kfi_buffer_free(&s->memory);
   kfi_buffer_free(&s->factors);
   free(s);
@@ -201,7 +170,7 @@ static void apply_speeds(kf_scheduler *s) {
 void kfi_scheduler_apply(kf_scheduler *s) {
   const kfi_history *h = &s->history;
   s->corrected = false;
-  if (s->config.cost_model != KF_COST_HISTORY || h->n_steps == 0) return;
+  if (s->cost_model != KF_COST_HISTORY || h->n_steps == 0) return;
   s->options.cost.linear_s = h->law.linear_s;
   s->options.cost.quadratic_s = h->law.quadratic_s;
   s->options.cost.constant_s = h->law.constant_tokens * h->law.linear_s;
@@ -294,7 +263,7 @@ kf_status kf_scheduler_plan(kf_scheduler *s, const kf_batch *batch, const kf_pla
   const kf_plan *plan;
   if (!s || !batch || !out) return kfi_fail(KF_EINVAL, "kf_scheduler_plan: a pointer is NULL");
   if ((status = kf_scheduler_settle(s))) return status;
-  if (s->refit_due && s->step % s->config.rebalance_interval == 0) {
+  if (s->refit_due && s->step % s->interval == 0) {
     kfi_history_refit(&s->history);
     kfi_scheduler_apply(s);
     kfi_metrics_refit(s);
@@ -333,7 +302,7 @@ uint64_t kf_scheduler_hash(const kf_scheduler *s) {
   const kfi_law *law = &h->law;
   /* The step that is planned does not count yet: a rank whose plan has failed is not another's. */
   const int64_t whole[] = {(int64_t)kf_planner_hash(s->planner), s->step - s->awaiting, h->n_steps,
-                           s->config.rebalance_interval, (int64_t)s->config.cost_model};
+                           s->interval, (int64_t)s->cost_model};
   const double real[] = {law->linear_s,        law->quadratic_s, law->constant_tokens,
                          law->overhead_tokens, law->comm_scale,  h->noise,
                          h->scatter,           h->rank_tokens};

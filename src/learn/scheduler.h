@@ -21,11 +21,13 @@ typedef struct kfi_times {
 } kfi_times;
 
 struct kf_scheduler {
-  kf_config config;
-  kf_bags *bags;
+  kf_cost_model cost_model;
+  int64_t interval; /* steps between refits */
+  kf_bags bags;     /* if they are fixed; its ranks are bag_first */
   kf_planner *planner;
   kf_planner_options options; /* what the planner plans with; its arrays are ours */
   kf_cost start;              /* what was begun with */
+  kf_log_level log_level;
   kf_log_fn *log;
   void *log_user;
 
@@ -87,6 +89,9 @@ void kfi_metrics_plan(kf_scheduler *s, const kf_batch *batch, const kf_plan *pla
 
 /* One block for all arrays, zeroed; n_ranks and n_bags are set. */
 kf_status kfi_scheduler_lay(kf_scheduler *s);
+
+/* The planner's options point at our arrays, wherever these are now. */
+void kfi_scheduler_own(kf_scheduler *s);
 
 /* Plan with what was begun with. */
 void kfi_scheduler_begin(kf_scheduler *s);

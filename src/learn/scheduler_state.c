@@ -10,9 +10,10 @@
 #include <string.h>
 
 #include "../archive.h"
+#include "../file.h"
 #include "scheduler.h"
 
-static const kfi_format format = {"KFSTATE\n", "a scheduler's state", 1};
+static const kfi_format format = {"KFSTATE\n", "a scheduler's state", 2};
 
 /* A field that is added there must be walked over here, and the version raised. */
 _Static_assert(sizeof(kf_counters) == 8 * 8 && sizeof(kf_figures) == 16 * 8 &&
@@ -103,7 +104,18 @@ static void walk_metrics(kfi_archive *a, kf_scheduler *s) {
   kfi_words(a, &m->drifts, 1);
 }
 
+/* What was begun with and may have been measured. Links may be free, so infinite. */
+static void walk_start(kfi_archive *a, kf_cost *start) {
+  kfi_words(a, &start->linear_s, 1);
+  kfi_words(a, &start->quadratic_s, 1);
+  kfi_words(a, &start->constant_s, 1);
+  kfi_words(a, &start->cluster.intra_Bps, 1);
+  kfi_words(a, &start->cluster.inter_Bps, 1);
+  kfi_words(a, &start->cluster.latency_s, 1);
+}
+
 static void walk_state(kfi_archive *a, kf_scheduler *s) {
+  walk_start(a, &s->start);
   kfi_words(a, &s->step, 1);
   kfi_flag(a, &s->awaiting);
   kfi_flag(a, &s->refit_due);
@@ -283,25 +295,73 @@ kf_status kf_scheduler_restore(kf_scheduler *s, const char *name, const void *da
   memcpy(twin.memory.data, s->memory.data, s->memory.n_bytes); /* what is not saved: caps, bags */
   kfi_metrics_start(&twin);
   walk_state(&a, &twin);
-  if (a.bad || !is_possible(&twin)) {
+  if (a.bad || !is_possible(&twin) || kfi_scheduler_kind(&twin) != kfi_scheduler_kind(s)) {
     status = kfi_fail(KF_EINVAL, "%s: a state that no scheduler can be in", name);
     goto fail;
   }
-  if (twin.config.cost_model != KF_COST_HISTORY) kfi_scheduler_begin(&twin);
+  if (twin.cost_model != KF_COST_HISTORY) kfi_scheduler_begin(&twin);
   kfi_history_refresh(&twin.history);
-  twin.options.speed = twin.speed;
-  twin.options.mem_tokens = twin.options.mem_tokens ? twin.cap : NULL;
+  kfi_scheduler_own(&twin);
   if ((status = kf_planner_create(&twin.options, &twin.planner))) goto fail;
   kfi_metrics_learned(&twin);
   kfi_metrics_cost(&twin);
   kf_planner_free(s->planner);
   kfi_buffer_free(&s->memory);
   *s = twin;
-  s->metrics.drift = s->drift; /* inside the scheduler itself */
+  kfi_scheduler_own(s);        /* its bags are inside the scheduler itself, */
+  s->metrics.drift = s->drift; /* and so are these */
   s->metrics.correction = s->correction_list;
   return KF_OK;
 
 fail:
   kfi_buffer_free(&twin.memory);
+  return status;
+}
+
+/* ----------------------------------------------------------------------- by file */
+
+static kf_status read_state(const char *path, bool *missing, char **data, size_t *n_bytes) {
+  kf_status status = KF_OK;
+  *missing = !path || !*path || strcmp(path, "-") == 0;
+  if (!*missing) status = kfi_file_read(path, 0, missing, data, n_bytes);
+  return status ? kfi_fail(status, "state_file: %s", kf_last_error()) : KF_OK;
+}
+
+kf_status kf_scheduler_save_file(const kf_scheduler *s, const char *path) {
+  void *data = NULL;
+  size_t n_bytes = 0;
+  if (!path || !*path) return KF_OK;
+  kf_status status = kf_scheduler_save(s, &data, &n_bytes);
+  if (!status) status = kf_file_replace(path, data, n_bytes);
+  free(data);
+  return status ? kfi_fail(status, "state_file: %s", kf_last_error()) : KF_OK;
+}
+
+kf_status kf_scheduler_restore_file(kf_scheduler *s, const char *path) {
+  char *data = NULL;
+  size_t n_bytes = 0;
+  bool missing;
+  kf_status status = read_state(path, &missing, &data, &n_bytes);
+  if (status || missing) return status;
+  status = kf_scheduler_restore(s, path, data ? data : "", n_bytes);
+  free(data);
+  return status ? kfi_fail(status, "state_file: %s", kf_last_error()) : KF_OK;
+}
+
+kf_status kf_scheduler_read_start(const char *path, kf_cost *cost, int *found) {
+  char *data = NULL;
+  size_t n_bytes = 0;
+  bool missing;
+  if (!cost || !found) return kfi_fail(KF_EINVAL, "kf_scheduler_read_start: a pointer is NULL");
+  kf_status status = read_state(path, &missing, &data, &n_bytes);
+  if (!status && !missing) {
+    kfi_archive a;
+    uint64_t head[2]; /* ranks, kind */
+    if ((status = kfi_archive_open(&format, path, data ? data : "", n_bytes, &a)))
+      status = kfi_fail(status, "state_file: %s", kf_last_error());
+    if (!status) kfi_words(&a, head, 2), walk_start(&a, cost);
+  }
+  free(data);
+  if (!status) *found = !missing;
   return status;
 }

@@ -5,13 +5,15 @@
 **
 ** A field that is all zero is the default, so each key knows how a file would say its zero. Checking
 ** a config therefore needs no second set of rules: each field is written as a file would say it,
-** and must read back.
+** and must read back; what is read back has all defaults filled in, here and nowhere else.
 */
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "../file.h"
 #include "yaml.h"
 
 typedef enum kind { BAGS, MODEL, CLUSTER, PATH, WHOLE, REAL, POSITIVE, CHOICE } kind;
@@ -28,11 +30,13 @@ typedef struct key {
   const char *comment;
 } key;
 
+#define TEXT_OF(number) #number
+#define TEXT(macro) TEXT_OF(macro)
 #define FIELD(name) #name, .offset = offsetof(kf_config, name)
 
 static const key keys[] = {
   {FIELD(bag_size), .kind = BAGS, .zero = "auto", .comment = "a size, a list, g1n8+g2n4, or auto"},
-  {FIELD(rebalance_interval), .kind = WHOLE, .zero = "50", .max = 1e9,
+  {FIELD(rebalance_interval), .kind = WHOLE, .zero = TEXT(KF_DEFAULT_INTERVAL), .max = 1e9,
    .comment = "steps between refits of cost and speeds; every step is planned"},
   {FIELD(cost_model), .kind = CHOICE, .zero = "history",
    .choice =
@@ -43,8 +47,9 @@ static const key keys[] = {
   {FIELD(affinity_policy), .kind = CHOICE, .zero = "fill",
    .choice = {[KF_AFFINITY_FILL] = "fill", [KF_AFFINITY_SPREAD] = "spread"},
    .comment = "fill | spread"},
-  {FIELD(model), .kind = MODEL, .zero = "flux", .comment = "a name, or d=3072,layers=57,heads=24"},
-  {FIELD(gamma), .kind = POSITIVE, .zero = "0.4", .max = 1e6,
+  {FIELD(model), .kind = MODEL, .zero = KF_DEFAULT_MODEL,
+   .comment = "a name, or d=3072,layers=57,heads=24"},
+  {FIELD(gamma), .kind = POSITIVE, .zero = TEXT(KF_DEFAULT_GAMMA), .max = 1e6,
    .comment = "how many times dearer an attention FLOP is"},
   {FIELD(cluster), .kind = CLUSTER, .zero = "",
    .comment = "a name, or nodes=4,ranks_per_node=8,..; \"\": as h100x32, for any ranks"},
@@ -280,13 +285,15 @@ static kf_status show(const key *k, const kf_config *config, char out[KF_MAX_TEX
   return KF_OK;
 }
 
-/* Every field of a config that a program has filled in, each as a file would say it. */
-static kf_status show_all(const kf_config *config, char out[N_KEYS][KF_MAX_TEXT]) {
+/* Every field of a config that a program has filled in, each as a file would say it; and the config
+** that such a file makes, in which no field is left to a default. */
+static kf_status show_all(const kf_config *config, char out[N_KEYS][KF_MAX_TEXT],
+                          kf_config *filled) {
   static const kfi_place at = {"config", 0, 0};
-  kf_config scratch = {0};
+  memset(filled, 0, sizeof *filled);
   for (int i = 0; i < N_KEYS; i++) {
     kf_status status = show(&keys[i], config, out[i]);
-    if (!status) status = set(&keys[i], &at, out[i], is_text(&keys[i]), &scratch);
+    if (!status) status = set(&keys[i], &at, out[i], is_text(&keys[i]), filled);
     if (status) return status;
   }
   return KF_OK;
@@ -371,6 +378,13 @@ static kf_status check_together(const kf_config *config) {
     return kfi_fail(KF_EINVAL,
                     "cost_model is modelled but there is no cost_file, expected the file "
                     "that `knapformer fit -o` wrote");
+  if (config->cost_model == KF_COST_STATIC && *config->cost_file) {
+    char shown[KFI_SHOWN];
+    return kfi_fail(KF_EINVAL,
+                    "cost_model is static, which counts FLOPs, but cost_file is \"%s\", expected "
+                    "none, or modelled or history",
+                    kfi_value_show(config->cost_file, shown));
+  }
   for (int i = 0; i < N_KEYS; i++)
     for (int j = 0; j < i && keys[i].kind == PATH; j++) {
       const char *a = (const char *)config + keys[j].offset;
@@ -383,30 +397,93 @@ static kf_status check_together(const kf_config *config) {
   return KF_OK;
 }
 
-kf_status kf_config_check(const kf_config *config, int32_t n_ranks) {
+/* All that can be said without a file; `filled` has all defaults filled in, *bags and *cost are set where
+** there are ranks. */
+static kf_status check(const kf_config *config, int32_t n_ranks, kf_config *filled, kf_bags **bags,
+                       kf_cost *cost) {
   char value[N_KEYS][KF_MAX_TEXT];
+  kf_status status = show_all(config, value, filled);
+  if (!status) status = check_together(config);
+  if (status || n_ranks == 0) return status;
+  if ((status = kf_bags_parse(filled->bag_size, n_ranks, bags)))
+    return kfi_fail(status, "bag_size: %s", kf_last_error());
+  return kf_cost_preset(filled->model, filled->cluster, n_ranks, filled->gamma, cost);
+}
+
+kf_status kf_config_check(const kf_config *config, int32_t n_ranks) {
+  kf_config filled;
   kf_bags *bags = NULL;
   kf_cost cost;
   if (!config) return kfi_fail(KF_EINVAL, "kf_config_check: config is NULL");
   if (n_ranks < 0 || n_ranks > KF_MAX_RANKS)
     return kfi_fail(KF_EINVAL, "kf_config_check: %" PRId32 " ranks, expected 0 (not known) to %d",
                     n_ranks, KF_MAX_RANKS);
-  kf_status status = show_all(config, value);
-  if (!status) status = check_together(config);
-  if (status || n_ranks == 0) return status;
-  if ((status = kf_bags_parse(*config->bag_size ? config->bag_size : "auto", n_ranks, &bags)))
-    return kfi_fail(status, "bag_size: %s", kf_last_error());
+  kf_status status = check(config, n_ranks, &filled, &bags, &cost);
   kf_bags_free(bags);
-  return kf_cost_preset(*config->model ? config->model : "flux", config->cluster, n_ranks,
-                        config->gamma > 0 ? config->gamma : 0.4, &cost);
+  return status;
+}
+
+/* ------------------------------------------------------------------- what it means */
+
+/* What kf_config_resolve hands out, and what that points to. */
+typedef struct resolved {
+  kf_scheduler_options options; /* first: the caller's pointer is that of all */
+  kf_bags *bags;
+  int64_t cap[]; /* (n_ranks) */
+} resolved;
+
+static kf_status load_cost(const char *path, kf_cost *cost) {
+  char *text = NULL;
+  size_t n_bytes = 0;
+  kf_status status = kfi_file_read(path, KFI_YAML_BYTES + 1, NULL, &text, &n_bytes);
+  if (!status) status = kf_fit_load(path, text, n_bytes, cost);
+  free(text);
+  return status ? kfi_fail(status, "cost_file: %s", kf_last_error()) : KF_OK;
+}
+
+kf_status kf_config_resolve(const kf_config *config, int32_t n_ranks, kf_scheduler_options **out) {
+  static const kf_config defaults;
+  kf_config c;
+  if (!out) return kfi_fail(KF_EINVAL, "kf_config_resolve: out is NULL");
+  if (n_ranks < 1 || n_ranks > KF_MAX_RANKS)
+    return kfi_fail(KF_EINVAL, "kf_config_resolve: %" PRId32 " ranks, expected 1 to %d", n_ranks,
+                    KF_MAX_RANKS);
+  size_t n_bytes = sizeof(resolved) + (size_t)n_ranks * sizeof(int64_t);
+  resolved *r = calloc(1, n_bytes);
+  if (!r) return kfi_fail_memory(n_bytes, "what a configuration means");
+  kf_planner_options *plan = &r->options.plan;
+  kf_status status = check(config ? config : &defaults, n_ranks, &c, &r->bags, &plan->cost);
+  if (!status && *c.cost_file) status = load_cost(c.cost_file, &plan->cost);
+  if (status) {
+    kf_scheduler_options_free(&r->options);
+    return status;
+  }
+  for (int32_t i = 0; i < n_ranks; i++) r->cap[i] = c.mem_tokens;
+  plan->bags = r->bags;
+  plan->mem_tokens = c.mem_tokens ? r->cap : NULL;
+  plan->max_chunk_size = c.max_chunk_size;
+  plan->affinity = c.affinity_policy;
+  plan->budget = kf_planner_budget(c.budget_us);
+  r->options.cost_model = c.cost_model;
+  r->options.rebalance_interval = c.rebalance_interval;
+  r->options.log_level = c.log_level;
+  *out = &r->options;
+  return KF_OK;
+}
+
+void kf_scheduler_options_free(kf_scheduler_options *options) {
+  resolved *r = (resolved *)options;
+  if (r) kf_bags_free(r->bags);
+  free(r);
 }
 
 kf_status kf_config_text(const kf_config *config, char **out) {
   enum { COMMENTS = 33 };
   char value[N_KEYS][KF_MAX_TEXT];
+  kf_config filled;
   kfi_writer w = {0};
   if (!config || !out) return kfi_fail(KF_EINVAL, "kf_config_text: config or out is NULL");
-  kf_status status = show_all(config, value);
+  kf_status status = show_all(config, value, &filled);
   if (status) return status;
   kfi_put(&w, "knapformer:\n");
   for (int i = 0; i < N_KEYS; i++) {

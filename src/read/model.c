@@ -46,7 +46,7 @@ kf_status kf_cost_preset(const char *model, const char *cluster, int32_t n_ranks
   kf_status status;
   kf_model m;
   kf_cluster c;
-  if ((status = kf_model_parse(model, &m))) return status;
+  if ((status = kf_model_parse(model && *model ? model : KF_DEFAULT_MODEL, &m))) return status;
   if ((status = kf_cluster_parse(cluster, n_ranks, &c))) return status;
   return kf_cost_static(&m, &c, gamma, out);
 }

@@ -15,7 +15,7 @@
 
 #include <yaml.h>
 
-enum { MAX_DEPTH = 8, MAX_ENTRIES = 4096, MAX_BYTES = 1 << 20 };
+enum { MAX_DEPTH = 8, MAX_ENTRIES = 4096 };
 
 typedef struct reader {
   const char *name, *text;
@@ -214,9 +214,9 @@ kf_status kfi_yaml_read(const char *name, const char *text, size_t n_bytes, kfi_
   kf_status status = KF_OK;
   reader r = {.name = name, .text = text, .n_bytes = n_bytes, .out = {.name = name}};
   const char *zero = n_bytes ? memchr(text, 0, n_bytes) : NULL;
-  if (n_bytes > MAX_BYTES)
+  if (n_bytes > KFI_YAML_BYTES)
     return kfi_fail(KF_EINVAL, "%.200s: found %zu bytes, expected at most %d", name, n_bytes,
-                    (int)MAX_BYTES);
+                    (int)KFI_YAML_BYTES);
   if (zero) { /* also what UTF-16 looks like */
     kfi_place at = place_of_byte(&r, (size_t)(zero - text));
     return kfi_value_fail(&at, "found a 0 byte, expected UTF-8 text");

@@ -21,6 +21,8 @@
 
 #include "value.h"
 
+enum { KFI_YAML_BYTES = 1 << 20 }; /* at most */
+
 typedef enum kfi_yaml_kind {
   KFI_YAML_PLAIN,  /* a scalar without quotes: 50, fast, or nothing at all */
   KFI_YAML_QUOTED, /* "50", '50', or a block of lines */

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <knapformer.h>
+#include "scheduler_wish.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -33,8 +33,7 @@ static void step(kf_scheduler *s, double seconds) {
 static kf_scheduler *create(void) {
   static kf_config config = {.rebalance_interval = 2, .model = "DiT-S"};
   kf_scheduler *s;
-  if (kf_scheduler_create(&(kf_scheduler_options){.n_ranks = RANKS, .config = &config}, &s))
-    abort();
+  if (scheduler_create(&(scheduler_wish){.n_ranks = RANKS, .config = &config}, &s)) abort();
   return s;
 }
 

@@ -7,6 +7,7 @@
 */
 #include "dice.h"
 #include "ranks.h"
+#include "scheduler_wish.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -55,10 +56,9 @@ static uint64_t hash_of_step(const kf_sampled *k) {
 static void job_open(job *j) {
   static kf_config config;
   config = (kf_config){.rebalance_interval = INTERVAL, .bag_size = "g1n1"};
-  kf_scheduler_options o = {
-    .n_ranks = j->n_ranks, .config = &config, .cost = &j->options.bucket.cost};
+  scheduler_wish o = {.n_ranks = j->n_ranks, .config = &config, .cost = &j->options.bucket.cost};
   EXPECT_OK(kf_sampler_create(&j->options, j->len, SAMPLES, &j->sampler));
-  EXPECT_OK(kf_scheduler_create(&o, &j->scheduler));
+  EXPECT_OK(scheduler_create(&o, &j->scheduler));
   EXPECT_OK(kf_step_create(j->comm, 0, &j->step));
   j->epoch = j->seen = 0;
 }

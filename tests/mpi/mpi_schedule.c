@@ -16,8 +16,7 @@ static kf_comm *world_comm; /* stays in order: it initialised MPI, and finalises
 
 static kf_scheduler *create(int32_t n_ranks, kf_config config) {
   kf_scheduler *s = NULL;
-  EXPECT_OK(
-    kf_scheduler_create(&(kf_scheduler_options){.n_ranks = n_ranks, .config = &config}, &s));
+  EXPECT_OK(scheduler_create(&(scheduler_wish){.n_ranks = n_ranks, .config = &config}, &s));
   return s;
 }
 

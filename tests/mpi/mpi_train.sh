@@ -131,6 +131,13 @@ def steps(path, first, n):
     assert [line['step'] for line in lines] == list(range(int(first), int(first) + int(n))), \
         'steps %s' % [line['step'] for line in lines]
 
+# A cost that is measured, not that of GPUs, from the first step on; and the second run begins with what the first ended with.
+def kept(before, after):
+    before, after = ([json.loads(line)['cost']['linear_s'] for line in open(path)] for path in (before, after))
+    gpu_s = 24 * 32**2 * 2 * 4 / 300e12
+    assert before[0] > 100 * gpu_s, 'planned as on GPUs: %g s a token' % before[0]
+    assert after[0] == before[-1], '%s, but before %s' % (after[0], before[-1])
+
 try:
     globals()[sys.argv[1]](*sys.argv[2:])
 except Exception as error:
@@ -202,8 +209,10 @@ look trace trace 2 5
 look steps steps 0 5
 grep -q '^knapformer_steps_total 5$' metrics || complain "metrics of the last step are missing"
 [ -s state ] || complain "there is no state"
+cp steps before
 train second 2 --steps 4 --use-knapformer "${files[@]}"
 look steps steps 5 4
+look kept before steps
 grep -q '^knapformer_steps_total 9$' metrics || complain "the metrics do not go on"
 
 on=--use-knapformer

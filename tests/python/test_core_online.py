@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler and the batch sampler without PyTorch and without a process group: one process speaks for all."""
+import json
 import logging
 import os
 import struct
+import subprocess
 import sys
 import tempfile
 
@@ -107,6 +109,66 @@ def configured():
     refuses(lambda: scheduler.update_stats(0, 1.0, token=5), "token", "tokens")
 
 
+def files():
+    """The files that a configuration names: a line a step, the last metrics, a trace, the state; and what cannot be written."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = {name: os.path.join(folder, name) for name in ("steps", "metrics", "trace", "state")}
+        settings = ["%s_file=%s" % item for item in path.items()] + ["rebalance_interval=4"]
+        lens = knapformer.mix("mixres", ranks=4)
+
+        def train(first):
+            scheduler = Scheduler(ranks=4, settings=settings)
+            assert scheduler.steps == first, "the state_file was not read"
+            for _ in range(5):
+                report(scheduler, scheduler.assign(lens), [(3, 2.0)])
+            scheduler.settle()
+            scheduler.close()
+            with open(path["steps"]) as file:
+                lines = [json.loads(line) for line in file]
+            assert [line["step"] for line in lines] == list(range(first, first + 5))
+            assert lines[-1] == scheduler.metrics()
+            with open(path["metrics"]) as file:
+                assert file.read() == scheduler.prometheus()
+            with open(path["trace"]) as file:
+                events = json.load(file)
+            assert len(events) >= 4, events
+            with open(path["state"], "rb") as file:
+                assert file.read() == scheduler.state_dict()["scheduler"]
+            return [line["cost"]["linear_s"] for line in lines]
+
+        first = train(0)
+        assert train(5)[0] == first[-1] != first[0], "what was learned is lost"
+        with open(path["state"], "r+b") as file:
+            file.truncate(50)
+        refuses(lambda: Scheduler(ranks=4, settings=settings), "state_file", "cut off")
+        for wrong, words in (("steps_file=%s/no/steps" % folder, ("steps_file", "cannot write")), ("trace_file=-", ("trace_file", "-"))):
+            scheduler = Scheduler(ranks=4, settings=[wrong])
+            refuses(lambda: scheduler.assign(lens), *words)
+
+
+def means_one_thing():
+    """What wins over what; and that a configuration means in Python what it means to the program."""
+    with tempfile.TemporaryDirectory() as folder:
+        config, cost = os.path.join(folder, "train.yaml"), os.path.join(folder, "cost.yaml")
+        with open(config, "w") as file:
+            file.write("knapformer:\n  gamma: 0.7\n  bag_size: g2n2\n")
+
+        def gamma(**options):
+            return round(Scheduler(ranks=4, **options).metrics()["cost"]["gamma"], 6)
+        assert gamma() == 0.4 and gamma(defaults=["gamma=3"]) == 3
+        assert gamma(defaults=["gamma=3", "model=DiT-S"], config=config) == 0.7
+        assert gamma(config=config, settings=["gamma=0.8"]) == 0.8
+        assert gamma(config=config, settings=["gamma=0.8"], gamma=0.9) == 0.9
+        assert Scheduler(ranks=4, config=config, defaults=["bag_size=4"]).bags == "g2n2"
+        refuses(lambda: Scheduler(ranks=4, settings=["gama=1"]), "gama", "gamma")
+        refuses(lambda: Scheduler(ranks=4, defaults=["gamma"]), "gamma", "=")
+        knapformer.fit([100, 200, 400], [0.1, 0.21, 0.45]).save(cost)
+        refuses(lambda: Scheduler("auto", "static", ranks=4, cost_file=cost), "cost_model is static", "cost.yaml")
+        said = subprocess.run([os.environ["KF_PROGRAM"], "sim", "--mix", "joint", "--steps", "1", "--set", "cost_model=static",
+                               "--set", "cost_file=" + cost], stderr=subprocess.PIPE, universal_newlines=True)
+        assert said.returncode == 2 and "cost_model is static" in said.stderr, said
+
+
 def logs():
     seen = []
 
@@ -203,6 +265,8 @@ def bad_batches():
 learns()
 chunks_of_all_kinds()
 configured()
+files()
+means_one_thing()
 logs()
 batches()
 resumes()

@@ -69,6 +69,30 @@ def learning():
     assert many.seqs == 200 + 3 * (size - 1)
 
 
+def files(folder):
+    """Rank 0 writes the files of the configuration, and every rank goes on from the state."""
+    rank, steps, state = dist.get_rank(), os.path.join(folder, "steps"), os.path.join(folder, "state")
+    for first in (0, 3):
+        scheduler = Scheduler("auto", settings=["steps_file=" + steps, "state_file=" + state])
+        assert scheduler.steps == first
+        for _ in range(3):
+            plan = scheduler.assign([300, 40 + rank])
+            scheduler.update_stats(rank, 1e-6 * sum(plan.lens) + 1e-6)
+        scheduler.settle()
+        scheduler.close()
+        if rank == 0:
+            with open(steps) as file:
+                lines = [json.loads(line) for line in file]
+            assert [line["step"] for line in lines] == [first, first + 1, first + 2]
+            assert lines[-1]["n_measured"] == dist.get_world_size()
+        dist.barrier()  # the state is written
+    full = Scheduler("auto", settings=["steps_file=/dev/full"])
+    full.update_stats(rank, 1e-3 * len(full.assign([50]).lens) + 1e-9)
+    full.assign([50])  # the first line cannot be written, which all hear when they meet again
+    refuses(lambda: full.assign([50]), "rank 0", "steps_file", "/dev/full")
+    refuses(lambda: Scheduler("auto", settings=["trace_file=%s/no/trace" % folder]).assign([50]), "rank 0", "trace_file")
+
+
 def packing():
     rank, size = dist.get_rank(), dist.get_world_size()
     scheduler = Scheduler("auto", cluster="free", model="d=8,layers=2,heads=2")
@@ -92,10 +116,11 @@ def packing():
     refuses(lambda: scheduler.assign([{"length": 5, "home": 1 - rank}] if rank < 2 else [5]), "home rank")
 
 
-def everything(want):
+def everything(want, folder):
     if dist.get_world_size() == 4:
         same_as_mpi(want)
     learning()
+    files(folder)
     packing()
 
 
@@ -165,7 +190,8 @@ def loader():
 if __name__ == "__main__":
     mpi = {bags: hashes_under_mpi(bags, 8) for bags in ("auto", "g2n2", "[1,1,2]")}
     for n in (2, 4):
-        workers.run(n, everything, mpi)
+        with tempfile.TemporaryDirectory() as folder:
+            workers.run(n, everything, mpi, folder)
     faults()
     loader()
     print("ok")

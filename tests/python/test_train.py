@@ -60,6 +60,32 @@ def mixes():
         compare("--model", "MMDiT-" + TINY, *tiny, "cpu:2", "--fsdp")
 
 
+def configured():
+    """A file says what it says, and no more: what train.py knows of CPU ranks stays. --set wins over it."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = os.path.join(folder, "train.yaml")
+        with open(config, "w") as file:
+            file.write("knapformer:\n  max_chunk_size: 5000\n  bag_size: g2n1\n")
+
+        def first_cost(name, *arguments):
+            steps = os.path.join(folder, name)
+            _, err = run("--model", TINY, "--data", "synthetic:g1b6i256f1s0,g1b1i512f1s0", "--scale", "0.2", "--gpus", "cpu:2", "--use-knapformer",
+                         "--steps", "3", "--set", "steps_file=" + steps, "--set", "log_level=debug", *arguments)
+            assert "step 0" in err, err
+            with open(steps) as file:
+                lines = [json.loads(line) for line in file]
+            assert [line["step"] for line in lines] == [0, 1, 2]
+            return lines[0]["cost"]["linear_s"], len(lines[0]["bags"])
+        plain, _ = first_cost("plain")
+        assert first_cost("config", "--config", config) == (plain, 1), "the cost of CPU ranks is lost"
+        slower = "cluster=nodes=1,ranks_per_node=2,tflops=0.05,passes=3"
+        state = "state_file=" + os.path.join(folder, "state")
+        cost, bags = first_cost("set", "--config", config, "--set", "bag_size=1", "--set", slower, "--set", state)
+        assert bags == 0 and abs(cost / plain - 2) < 1e-6 and os.path.getsize(os.path.join(folder, "state")) > 0
+    _, err = run("--gpus", "cpu:2", "--compare", "--set", "gama=1", code=2)
+    assert "gama" in err and "gamma" in err, err
+
+
 def make_files(folder):
     """Images and keyframes of several sizes, a video, captions; and a broken image."""
     import av
@@ -123,6 +149,7 @@ def killed():
 if __name__ == "__main__":
     os.environ["OMP_NUM_THREADS"] = "1"
     mixes()
+    configured()
     folders()
     misuse()
     killed()

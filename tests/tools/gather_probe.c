@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <knapformer.h>
+#include "scheduler_wish.h"
 
 #include <assert.h>
 
@@ -32,8 +32,8 @@ static void set_model(int32_t r, const char *model) {
   kf_config config = {.cost_model = KF_COST_STATIC, .mem_tokens = 20000};
   snprintf(config.model, sizeof config.model, "%s", model);
   kf_scheduler_free(scheduler[r]);
-  assert(!kf_scheduler_create(&(kf_scheduler_options){.n_ranks = n_ranks, .config = &config},
-                              &scheduler[r]));
+  assert(
+    !scheduler_create(&(scheduler_wish){.n_ranks = n_ranks, .config = &config}, &scheduler[r]));
 }
 
 static void set_ranks(int32_t n, int64_t n_bytes, const char *model) {

@@ -81,13 +81,13 @@ static inline kf_status parity_create(parity *p, uint64_t seed) {
   snprintf(p->what, sizeof p->what, "%.60s, mix %s x %.2f, bags \"%.60s\", max chunk %" PRId64,
            p->config.model, p->mix, p->options.data.scale, p->config.bag_size,
            p->config.max_chunk_size);
-  kf_cost cost;
-  kf_status status = kf_cost_preset(p->config.model, p->config.cluster, n_ranks, 1, &cost);
+  kf_scheduler_options *scheduling = NULL;
+  p->config.gamma = 1;
+  kf_status status = kf_config_resolve(&p->config, n_ranks, &scheduling);
   if (!status) status = train_job_create(&p->options, &p->job);
-  for (int w = 0; w < 2 && !status; w++) {
-    train_variant_options options = {.config = w ? &p->config : NULL, .cost = &cost};
-    status = train_variant_create(p->job, &options, &p->variant[w]);
-  }
+  for (int w = 0; w < 2 && !status; w++)
+    status = train_variant_create(p->job, scheduling, w, &p->variant[w]);
+  kf_scheduler_options_free(scheduling);
   if (status) return status;
   p->grads = malloc((size_t)train_job_params(p->job)->n_floats * sizeof(float));
   return p->grads ? KF_OK : kf_fail(KF_ENOMEM, "out of memory: gradients");

@@ -65,8 +65,8 @@ static kf_status learn(const char *mix, const char *spec, const char *cluster, i
   config = (kf_config){.rebalance_interval = 5};
   snprintf(config.bag_size, sizeof config.bag_size, "%s", spec);
   snprintf(config.cluster, sizeof config.cluster, "%s", cluster);
-  kf_scheduler_options options = {.n_ranks = n_ranks, .config = &config};
-  if ((status = kf_scheduler_create(&options, &scheduler))) return status;
+  scheduler_wish options = {.n_ranks = n_ranks, .config = &config};
+  if ((status = scheduler_create(&options, &scheduler))) return status;
   training t = training_of(scheduler, mix, 1);
   t.clock.kind_factor[KF_KIND_VIDEO] = 1.3;
   t.clock.overhead_s = 100 * t.clock.cost.linear_s;

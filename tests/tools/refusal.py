@@ -2,8 +2,8 @@
 """What bad input gets, for the tests of the Python package."""
 
 
-def refuses(call, *words, kind=ValueError):
-    """call() raises an error of this kind, whose one sentence has all words."""
+def refuses(call, *words, kind=(ValueError, OSError)):
+    """call() raises an error of this kind (a ValueError, or an OSError for a file), whose one sentence has all words."""
     try:
         call()
     except kind as error:

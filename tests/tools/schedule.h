@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "dice.h"
+#include "scheduler_wish.h"
 
 /* One job, as one rank or one process sees it. It points into itself: do not copy it. */
 typedef struct course {
@@ -20,7 +21,7 @@ typedef struct course {
   bool failed;
 
   kf_config config;
-  kf_scheduler_options options;
+  scheduler_wish options;
   int64_t n_steps, step;
   kf_cost truth; /* what the ranks take, and the scheduler is to learn */
   double kind_s[4], true_speed[WORLD_RANKS], noise;
@@ -78,7 +79,7 @@ static inline void course_options(course *c, dice *d, int32_t n_ranks) {
     snprintf(c->config.bag_size, sizeof c->config.bag_size, "%s", w->spec);
     kf_bags_free(w->bags);
   }
-  c->options = (kf_scheduler_options){.n_ranks = n_ranks, .config = &c->config};
+  c->options = (scheduler_wish){.n_ranks = n_ranks, .config = &c->config};
   if (w->options.mem_tokens && dice_one_in(d, 2))
     c->options.mem_tokens = w->cap;
   else if (w->options.mem_tokens)
@@ -234,7 +235,7 @@ static inline saved course_save(course *c, const kf_scheduler *s) {
 
 static inline kf_scheduler *course_scheduler(course *c) {
   kf_scheduler *s = NULL;
-  kf_status status = kf_scheduler_create(&c->options, &s);
+  kf_status status = scheduler_create(&c->options, &s);
   MUST(c, status == KF_OK, "create: %s", kf_last_error());
   return s;
 }

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "dice.h"
+#include "scheduler_wish.h"
 
 enum { TRAINING_RANKS = 32 };
 

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -350,12 +351,102 @@ static void test_check(void **state) {
                "cost_model is modelled but there is no cost_file, expected the file that "
                "`knapformer fit -o` wrote");
   assert_check("cost_model=modelled cost_file=x", 8, NULL);
+  assert_check(
+    "cost_model=static cost_file=x", 0,
+    "cost_model is static, which counts FLOPs, but cost_file is \"x\", expected none, or "
+    "modelled or history");
   assert_check("steps_file=x trace_file=x", 0,
                "steps_file and trace_file are both \"x\", expected different files");
   kf_config config = {0};
   assert_int_equal(kf_config_check(&config, -1), KF_EINVAL);
   assert_int_equal(kf_config_check(&config, KF_MAX_RANKS + 1), KF_EINVAL);
   assert_int_equal(kf_config_check(NULL, 1), KF_EINVAL);
+}
+
+/* ------------------------------------------------------------------- what it means */
+
+static kf_scheduler_options *resolve(const kf_config *config, int32_t n_ranks) {
+  kf_scheduler_options *o = NULL;
+  if (kf_config_resolve(config, n_ranks, &o)) fail_msg("%s", kf_last_error());
+  return o;
+}
+
+/* No field says nothing, nor does no config: the defaults that users are told. */
+static void test_resolve_defaults(void **state) {
+  (void)state;
+  const kf_config nothing = {0};
+  kf_cost cost;
+  assert_int_equal(kf_cost_preset("flux", "", 6, 0.4, &cost), KF_OK);
+  for (int i = 0; i < 2; i++) {
+    kf_scheduler_options *o = resolve(i ? &nothing : NULL, 6);
+    assert_memory_equal(&o->plan.cost, &cost, sizeof cost);
+    assert_null(o->plan.bags);
+    assert_null(o->plan.speed);
+    assert_null(o->plan.mem_tokens);
+    assert_true(o->plan.max_chunk_size == 0 && o->plan.budget == 0);
+    assert_int_equal(o->plan.affinity, KF_AFFINITY_FILL);
+    assert_int_equal(o->cost_model, KF_COST_HISTORY);
+    assert_int_equal(o->rebalance_interval, 50);
+    assert_int_equal(o->log_level, KF_LOG_INFO);
+    assert_null(o->log);
+    kf_scheduler_options_free(o);
+  }
+  kf_scheduler_options_free(NULL);
+}
+
+static void test_resolve(void **state) {
+  (void)state;
+  char path[] = "cost-XXXXXX";
+  static const char fit[] = "cost:\n  linear_s: 2e-5\n  quadratic_s: 3e-10\n  constant_s: 0\n";
+  kf_config c = {.bag_size = "g1n2+g2n1",
+                 .rebalance_interval = 7,
+                 .cost_model = KF_COST_MODELLED,
+                 .max_chunk_size = 900,
+                 .affinity_policy = KF_AFFINITY_SPREAD,
+                 .model = "DiT-B",
+                 .gamma = 1.5,
+                 .cluster = "free",
+                 .mem_tokens = 5000,
+                 .budget_us = 100,
+                 .log_level = KF_LOG_DEBUG};
+  close(mkstemp(path));
+  assert_int_equal(kf_file_replace(path, fit, sizeof fit - 1), KF_OK);
+  strcpy(c.cost_file, path);
+  kf_scheduler_options *o = resolve(&c, 8);
+  assert_true(o->plan.cost.linear_s == 2e-5 && o->plan.cost.quadratic_s == 3e-10);
+  assert_true(o->plan.cost.heads == 12 && isinf(o->plan.cost.cluster.inter_Bps));
+  assert_true(o->plan.bags->n_bags == 6 && o->plan.bags->n_groups == 2);
+  for (int r = 0; r < 8; r++) assert_int_equal(o->plan.mem_tokens[r], 5000);
+  assert_int_equal(o->plan.max_chunk_size, 900);
+  assert_int_equal(o->plan.budget, kf_planner_budget(100));
+  assert_int_equal(o->plan.affinity, KF_AFFINITY_SPREAD);
+  assert_int_equal(o->cost_model, KF_COST_MODELLED);
+  assert_int_equal(o->rebalance_interval, 7);
+  assert_int_equal(o->log_level, KF_LOG_DEBUG);
+  kf_scheduler *s = NULL; /* all of it may go to a scheduler, which keeps nothing of it */
+  assert_int_equal(kf_scheduler_create(o, &s), KF_OK);
+  kf_scheduler_options_free(o);
+  kf_scheduler_free(s);
+  for (long k = 1;; k++) {
+    fail_alloc(k);
+    o = NULL;
+    kf_status status = kf_config_resolve(&c, 8, &o);
+    if (fail_alloc(0) < k) break;
+    assert_int_equal(status, KF_ENOMEM);
+    assert_null(o);
+  }
+  kf_scheduler_options_free(o);
+  unlink(path);
+  o = NULL;
+  assert_int_equal(kf_config_resolve(&c, 8, &o), KF_EIO);
+  assert_non_null(strstr(kf_last_error(), "cost_file: cannot open \"cost-"));
+  strcpy(c.cost_file, "/dev/zero"); /* has no end */
+  assert_int_equal(kf_config_resolve(&c, 8, &o), KF_EINVAL);
+  *c.cost_file = 0;
+  assert_int_equal(kf_config_resolve(&c, 8, &o), KF_EINVAL);
+  assert_int_equal(kf_config_resolve(NULL, 0, &o), KF_EINVAL);
+  assert_int_equal(kf_config_resolve(NULL, 1, NULL), KF_EINVAL);
+  assert_null(o);
 }
 
 /* What a program filled in wrongly is found as well, by check and by text. */
@@ -469,7 +560,8 @@ int main(void) {
     cmocka_unit_test(test_bags),     cmocka_unit_test(test_bad_values),
     cmocka_unit_test(test_bad_keys), cmocka_unit_test(test_over),
     cmocka_unit_test(test_lengths),  cmocka_unit_test(test_set),
-    cmocka_unit_test(test_check),    cmocka_unit_test(test_filled_in),
+    cmocka_unit_test(test_check),    cmocka_unit_test(test_resolve_defaults),
+    cmocka_unit_test(test_resolve),  cmocka_unit_test(test_filled_in),
     cmocka_unit_test(test_text),     cmocka_unit_test(test_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

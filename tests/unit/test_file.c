@@ -327,12 +327,45 @@ static void test_readers(void **state) {
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, enter, leave)
 
+/* Read back whole, of any size; and what is no file. */
+static void test_read(void **state) {
+  (void)state;
+  static char long_text[200000];
+  char *data = NULL;
+  size_t n = 7;
+  memset(long_text, 'x', sizeof long_text);
+  for (size_t size = 0; size <= sizeof long_text; size += sizeof long_text / 2) {
+    assert_int_equal(kf_file_replace("read", long_text, size), KF_OK);
+    assert_int_equal(kf_file_read("read", &data, &n), KF_OK);
+    assert_int_equal(n, size);
+    assert_memory_equal(data, long_text, size);
+    free(data);
+  }
+  unlink("read");
+  data = NULL;
+  assert_int_equal(kf_file_read("read", &data, &n), KF_EIO);
+  assert_string_equal(kf_last_error(), "cannot open \"read\": No such file or directory");
+  assert_int_equal(kf_file_read(".", &data, &n), KF_EIO);
+  assert_string_equal(kf_last_error(), "cannot read \".\": Is a directory");
+  assert_int_equal(kf_file_read(NULL, &data, &n), KF_EINVAL);
+  assert_null(data);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-    TEST(test_replace),    TEST(test_large),  TEST(test_mode),
-    TEST(test_owner),      TEST(test_links),  TEST(test_refused),
-    TEST(test_long_names), TEST(test_full),   TEST(test_read_only_folder),
-    TEST(test_leftovers),  TEST(test_memory), TEST(test_readers),
+    cmocka_unit_test(test_read),
+    TEST(test_replace),
+    TEST(test_large),
+    TEST(test_mode),
+    TEST(test_owner),
+    TEST(test_links),
+    TEST(test_refused),
+    TEST(test_long_names),
+    TEST(test_full),
+    TEST(test_read_only_folder),
+    TEST(test_leftovers),
+    TEST(test_memory),
+    TEST(test_readers),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

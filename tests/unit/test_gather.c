@@ -10,6 +10,7 @@
 
 #include "comm/comm.h"
 #include "ranks.h"
+#include "scheduler_wish.h"
 
 #include <assert.h>
 
@@ -37,8 +38,8 @@ static group *start(int64_t record_bytes) {
   g->all = g->memory + 1;
   for (int r = 0; r < N; r++) {
     EXPECT_OK(kf_gather_create(N, r, record_bytes, &g->gather[r]));
-    EXPECT_OK(kf_scheduler_create(&(kf_scheduler_options){.n_ranks = N, .config = &config},
-                                  &g->scheduler[r]));
+    EXPECT_OK(
+      scheduler_create(&(scheduler_wish){.n_ranks = N, .config = &config}, &g->scheduler[r]));
     g->mine[r] = (kf_rank_batch){.n_seqs = r == 1 ? 1 : 3, .len = lens[r]};
   }
   return g;
@@ -243,7 +244,7 @@ static void test_misuse(void **state) {
   EXPECT(kf_gather_plan(g->gather[0], NULL, g->plan, g->all), KF_EINVAL, "NULL");
   EXPECT(kf_gather_schedule(g->gather[0], NULL, g->plan, g->all), KF_EINVAL, "NULL");
   EXPECT(kf_gather_agree(g->gather[0], NULL), KF_EINVAL, "NULL");
-  EXPECT_OK(kf_scheduler_create(&(kf_scheduler_options){.n_ranks = N + 1}, &other));
+  EXPECT_OK(scheduler_create(&(scheduler_wish){.n_ranks = N + 1}, &other));
   EXPECT(kf_gather_pack(g->gather[0], &g->mine[0], other, NULL, g->all), KF_EINVAL,
          "a scheduler of 4 ranks, expected 3");
   kf_scheduler_free(other);

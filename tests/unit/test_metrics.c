@@ -34,7 +34,7 @@ static kf_scheduler *four_ranks(const char *bags) {
   kf_scheduler *s;
   config = (kf_config){.mem_tokens = 4000, .cost_model = KF_COST_STATIC};
   snprintf(config.bag_size, sizeof config.bag_size, "%s", bags);
-  OK(kf_scheduler_create(&(kf_scheduler_options){.n_ranks = 4, .config = &config}, &s));
+  OK(scheduler_create(&(scheduler_wish){.n_ranks = 4, .config = &config}, &s));
   return s;
 }
 
@@ -104,7 +104,7 @@ static void test_gamma(void **state) {
   kf_scheduler *s;
   OK(kf_cost_preset("DiT-S", NULL, 4, 0.7, &cost));
   cost.route_bytes = 152;
-  OK(kf_scheduler_create(&(kf_scheduler_options){.n_ranks = 4, .cost = &cost}, &s));
+  OK(scheduler_create(&(scheduler_wish){.n_ranks = 4, .cost = &cost}, &s));
   near(kf_scheduler_metrics(s)->gamma, 0.7);
   kf_scheduler_free(s);
 }
@@ -179,7 +179,7 @@ static void test_mape(void **state) {
   kf_config config = {.cluster = "free", .bag_size = "1"};
   kf_scheduler *s;
   const kf_plan *plan;
-  OK(kf_scheduler_create(&(kf_scheduler_options){.n_ranks = 2, .config = &config}, &s));
+  OK(scheduler_create(&(scheduler_wish){.n_ranks = 2, .config = &config}, &s));
   for (int i = 0; i < 2; i++) {
     OK(kf_scheduler_plan(s, &small, &plan));
     assert_true(plan->hold_rows[0] == 16 && plan->hold_rows[1] == 0);
@@ -228,9 +228,8 @@ static void take_line(void *user, kf_log_level level, const char *line) {
 static training start_of(int32_t n_ranks, kf_config *config, uint64_t seed, story *t) {
   kf_scheduler *s;
   *t = (story){0};
-  OK(kf_scheduler_create(
-    &(kf_scheduler_options){.n_ranks = n_ranks, .config = config, .log = take_line, .log_user = t},
-    &s));
+  OK(scheduler_create(
+    &(scheduler_wish){.n_ranks = n_ranks, .config = config, .log = take_line, .log_user = t}, &s));
   return training_of(s, mix, seed);
 }
 

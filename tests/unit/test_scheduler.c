@@ -34,57 +34,52 @@ static const char videos[] = "g2b4i1024f1s0,g2b4i512f14s1";
 
 static kf_scheduler *create(int32_t n_ranks, const kf_config *config, const kf_cost *cost) {
   kf_scheduler *s = NULL;
-  OK(kf_scheduler_create(
-    &(kf_scheduler_options){.n_ranks = n_ranks, .config = config, .cost = cost}, &s));
+  OK(scheduler_create(&(scheduler_wish){.n_ranks = n_ranks, .config = config, .cost = cost}, &s));
   return s;
-}
-
-static kf_status try_config(kf_config config, kf_scheduler **out) {
-  return kf_scheduler_create(&(kf_scheduler_options){.n_ranks = 4, .config = &config}, out);
 }
 
 static void test_create_refuses(void **state) {
   (void)state;
   kf_scheduler *s = NULL;
-  kf_cost cost;
   const double speeds[][2] = {{1, 0}, {1, -1}, {1, 1e7}, {1, NAN}, {1e-7, 1}, {INFINITY, 1}};
   const int64_t caps[2] = {5, -1};
-  kf_scheduler_options o = {.n_ranks = 2, .cost = &cost};
+  kf_scheduler_options o = {0};
+  kf_cost *cost = &o.plan.cost;
   REFUSED(kf_scheduler_create(NULL, &s), "options or out is NULL");
   REFUSED(kf_scheduler_create(&o, NULL), "options or out is NULL");
-  REFUSED(kf_scheduler_create(&(kf_scheduler_options){0}, &s), "a scheduler of 0 ranks");
-  REFUSED(kf_scheduler_create(&(kf_scheduler_options){.n_ranks = -3}, &s), "of -3 ranks");
-  REFUSED(kf_scheduler_create(&(kf_scheduler_options){.n_ranks = KF_MAX_RANKS + 1}, &s),
-          "of 1048577 ranks, expected 1 to 1048576");
-  REFUSED(try_config((kf_config){.rebalance_interval = -1}, &s), "rebalance_interval is -1");
-  REFUSED(try_config((kf_config){.cost_model = 3}, &s), "cost_model is 3");
-  REFUSED(try_config((kf_config){.cost_model = KF_COST_MODELLED}, &s), "no cost is given");
-  REFUSED(try_config((kf_config){.mem_tokens = -5}, &s), "mem_tokens is -5");
-  REFUSED(try_config((kf_config){.max_chunk_size = -2}, &s), "max_chunk_size is -2");
-  REFUSED(try_config((kf_config){.affinity_policy = 7}, &s), "affinity is 7");
-  REFUSED(try_config((kf_config){.bag_size = "3"}, &s), "3");
-  REFUSED(try_config((kf_config){.bag_size = "many"}, &s), "many");
-  REFUSED(try_config((kf_config){.model = "gpt"}, &s), "gpt");
-  REFUSED(try_config((kf_config){.gamma = -1}, &s), "gamma");
-  REFUSED(try_config((kf_config){.cluster = "nodes=3,ranks_per_node=8"}, &s), "24");
-  OK(kf_cost_preset("flux", NULL, 4, 0.4, &cost));
-  REFUSED(kf_scheduler_create(&o, &s), "a cost for 4 ranks, expected the scheduler's 2");
-  OK(kf_cost_preset("flux", NULL, 2, 0.4, &cost));
-  o.mem_tokens = caps;
+  REFUSED(kf_scheduler_create(&o, &s), "a scheduler of 0 ranks");
+  cost->cluster.n_ranks = -3;
+  REFUSED(kf_scheduler_create(&o, &s), "of -3 ranks");
+  cost->cluster.n_ranks = KF_MAX_RANKS + 1;
+  REFUSED(kf_scheduler_create(&o, &s), "of 1048577 ranks, expected 1 to 1048576");
+  OK(kf_cost_preset("flux", NULL, 2, KF_DEFAULT_GAMMA, cost));
+  o.rebalance_interval = -1;
+  REFUSED(kf_scheduler_create(&o, &s), "rebalance_interval is -1");
+  o.rebalance_interval = 0;
+  o.cost_model = 3;
+  REFUSED(kf_scheduler_create(&o, &s), "cost_model is 3");
+  o.cost_model = 0;
+  o.plan.max_chunk_size = -2;
+  REFUSED(kf_scheduler_create(&o, &s), "max_chunk_size is -2");
+  o.plan.max_chunk_size = 0;
+  o.plan.bags = &(kf_bags){.n_ranks = 2, .n_bags = 7};
+  REFUSED(kf_scheduler_create(&o, &s), "bags: 0 groups");
+  o.plan.bags = NULL;
+  o.plan.mem_tokens = caps;
   REFUSED(kf_scheduler_create(&o, &s), "memory cap of rank 1 is -1");
-  o.mem_tokens = NULL;
+  o.plan.mem_tokens = NULL;
   for (size_t i = 0; i < sizeof speeds / sizeof *speeds; i++) {
-    o.speed = speeds[i];
+    o.plan.speed = speeds[i];
     REFUSED(kf_scheduler_create(&o, &s), "expected 1e-6 to 1e6");
   }
-  o.speed = NULL;
-  cost.linear_s = cost.quadratic_s = 0;
+  o.plan.speed = NULL;
+  cost->linear_s = cost->quadratic_s = 0;
   REFUSED(kf_scheduler_create(&o, &s), "expected one above 0");
-  cost.linear_s = NAN;
-  cost.quadratic_s = 1;
+  cost->linear_s = NAN;
+  cost->quadratic_s = 1;
   REFUSED(kf_scheduler_create(&o, &s), "linear_s is nan");
-  cost.linear_s = 1;
-  cost.heads = 0;
+  cost->linear_s = 1;
+  cost->heads = 0;
   REFUSED(kf_scheduler_create(&o, &s), "0 heads");
   assert_null(s);
   kf_scheduler_free(NULL);
@@ -343,10 +338,10 @@ static void test_keeps_its_cost(void **state) {
     OK(kf_cost_preset("flux", NULL, 4, 0.4, &o.cost));
     if (modelled) o.cost.quadratic_s *= 1.7, o.cost.constant_s = 1e-3;
     OK(kf_planner_create(&o, &planner));
-    kf_scheduler_options options = {
+    scheduler_wish options = {
       .n_ranks = 4, .config = &config, .cost = modelled ? &o.cost : NULL, .log = look_for_refit};
     kf_scheduler *s;
-    OK(kf_scheduler_create(&options, &s));
+    OK(scheduler_create(&options, &s));
     training t = training_of(s, mix, 4);
     t.clock.cost.linear_s *= 3;
     for (int i = 0; i < 150; i++) {
@@ -425,11 +420,11 @@ static void test_fails_to_allocate(void **state) {
   kf_scheduler *s = NULL;
   kf_batch *batch;
   const kf_plan *plan = NULL;
-  kf_scheduler_options o = {.n_ranks = 4, .config = &config};
+  scheduler_wish o = {.n_ranks = 4, .config = &config};
   kf_status status;
   for (long k = 1;; k++) {
     fail_alloc(k);
-    status = kf_scheduler_create(&o, &s);
+    status = scheduler_create(&o, &s);
     if (fail_alloc(0) < k) break;
     assert_int_equal(status, KF_ENOMEM);
     assert_null(s);

@@ -40,8 +40,7 @@ static training start_of(const place *p, int32_t n_ranks, int64_t interval, uint
   config = (kf_config){.rebalance_interval = interval};
   snprintf(config.bag_size, sizeof config.bag_size, "%s", p->bags);
   snprintf(config.cluster, sizeof config.cluster, "%s", p->cluster);
-  if (kf_scheduler_create(&(kf_scheduler_options){.n_ranks = n_ranks, .config = &config},
-                          &scheduler))
+  if (scheduler_create(&(scheduler_wish){.n_ranks = n_ranks, .config = &config}, &scheduler))
     fail_msg("%s", kf_last_error());
   return training_of(scheduler, p->mix, seed);
 }

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -23,7 +25,7 @@ enum { WORD = 8, STEPS = 90 };
 static kf_scheduler *create(int32_t n_ranks, const char *model, kf_config config) {
   kf_scheduler *s;
   snprintf(config.model, sizeof config.model, "%s", model);
-  OK(kf_scheduler_create(&(kf_scheduler_options){.n_ranks = n_ranks, .config = &config}, &s));
+  OK(scheduler_create(&(scheduler_wish){.n_ranks = n_ranks, .config = &config}, &s));
   return s;
 }
 
@@ -215,7 +217,7 @@ static void test_format(void **state) {
   repair(b);
   assert_true(get(b, b.n / WORD - 1) == sum);
   assert_memory_equal(b.data, "KFSTATE\n", WORD);
-  assert_int_equal(get(b, 1), 1);
+  assert_int_equal(get(b, 1), 2);
   assert_int_equal(get(b, 2), b.n);
   assert_int_equal(get(b, 3), 2);
   kf_scheduler_free(s);
@@ -280,13 +282,13 @@ static void test_other_schedulers(void **state) {
     free(own.data);
     kf_scheduler_free(other[i].s);
   }
-  put(b, 1, 2);
+  put(b, 1, 3);
   repair(b);
-  refused(s, b, "version 2, expected version 1: a later knapformer wrote it");
-  put(b, 1, 0);
-  repair(b);
-  refused(s, b, "version 0, expected version 1");
+  refused(s, b, "version 3, expected version 2: a later knapformer wrote it");
   put(b, 1, 1);
+  repair(b);
+  refused(s, b, "version 1, expected version 2");
+  put(b, 1, 2);
   put(b, 3, 1u << 31);
   repair(b);
   refused(s, b, "the state of 2147483648 ranks");
@@ -294,6 +296,51 @@ static void test_other_schedulers(void **state) {
   repair(b);
   OK(kf_scheduler_restore(s, "x", b.data, b.n));
   kf_scheduler_free(s);
+  free(b.data);
+}
+
+/* -------------------------------------------------------------------------- files */
+
+/* A state_file: none yet, one, a broken one; and the cost that its scheduler began with. */
+static void test_file(void **state) {
+  (void)state;
+  char path[] = "state-XXXXXX";
+  int found = 7;
+  kf_cost start = {.heads = 5};
+  bytes b;
+  kf_scheduler *s = small(&b), *fresh = create(2, "DiT-S", (kf_config){.rebalance_interval = 2});
+  close(mkstemp(path));
+  unlink(path);
+  OK(kf_scheduler_restore_file(fresh, path));
+  OK(kf_scheduler_restore_file(fresh, ""));
+  OK(kf_scheduler_save_file(fresh, ""));
+  OK(kf_scheduler_read_start("", &start, &found));
+  assert_int_equal(found, 0);
+  OK(kf_scheduler_read_start(path, &start, &found));
+  assert_true(found == 0 && start.linear_s == 0);
+  OK(kf_scheduler_save_file(s, path));
+  OK(kf_scheduler_restore_file(fresh, path));
+  expect_state(fresh, b);
+  OK(kf_scheduler_read_start(path, &start, &found));
+  assert_true(found == 1 && start.heads == 5); /* what cannot be measured is left alone */
+  assert_true(start.linear_s == s->start.linear_s && start.quadratic_s == s->start.quadratic_s);
+  assert_true(start.linear_s != kf_scheduler_metrics(s)->cost.linear_s); /* which is learned */
+  assert_true(start.cluster.inter_Bps == s->start.cluster.inter_Bps);
+  OK(kf_file_replace(path, b.data, b.n - 1));
+  assert_int_equal(kf_scheduler_restore_file(fresh, path), KF_EINVAL);
+  assert_non_null(strstr(kf_last_error(), "it was cut off"));
+  assert_int_equal(kf_scheduler_read_start(path, &start, &found), KF_EINVAL);
+  assert_ptr_equal(strstr(kf_last_error(), "state_file: "), kf_last_error());
+  OK(kf_file_replace(path, "", 0));
+  assert_int_equal(kf_scheduler_restore_file(fresh, path), KF_EINVAL);
+  expect_state(fresh, b);
+  assert_int_equal(kf_scheduler_restore_file(fresh, "/dev/zero"), KF_EIO);
+  assert_int_equal(kf_scheduler_save_file(s, "nowhere/state"), KF_EIO);
+  assert_ptr_equal(strstr(kf_last_error(), "state_file: cannot write"), kf_last_error());
+  assert_int_equal(kf_scheduler_read_start(path, NULL, &found), KF_EINVAL);
+  unlink(path);
+  kf_scheduler_free(s);
+  kf_scheduler_free(fresh);
   free(b.data);
 }
 
@@ -409,7 +456,8 @@ int main(void) {
     cmocka_unit_test(test_goes_on),      cmocka_unit_test(test_metrics_go_on),
     cmocka_unit_test(test_format),       cmocka_unit_test(test_every_byte),
     cmocka_unit_test(test_every_length), cmocka_unit_test(test_other_schedulers),
-    cmocka_unit_test(test_repaired),     cmocka_unit_test(test_static),
+    cmocka_unit_test(test_file),         cmocka_unit_test(test_repaired),
+    cmocka_unit_test(test_static),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

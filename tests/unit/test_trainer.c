@@ -42,13 +42,12 @@ static train_options options_of(kf_comm *comm, const char *mix) {
 
 /* Without the balancer, or with one whose plans do not depend on times. */
 static kf_status open_end(const train_options *o, bool balanced, rank_end *out) {
-  kf_config config = {.cost_model = KF_COST_STATIC, .model = "d=32,layers=2,heads=2"};
-  kf_cost cost;
+  kf_scheduler_options options = {.cost_model = KF_COST_STATIC};
   rank_end e = {0};
-  kf_status status = kf_cost_preset(config.model, "free", kf_comm_size(o->comm), 1, &cost);
-  train_variant_options variant = {.config = balanced ? &config : NULL, .cost = &cost};
+  kf_status status =
+    kf_cost_preset("d=32,layers=2,heads=2", "free", kf_comm_size(o->comm), 1, &options.plan.cost);
   if (!status) status = train_job_create(o, &e.job);
-  if (!status) status = train_variant_create(e.job, &variant, &e.variant);
+  if (!status) status = train_variant_create(e.job, &options, balanced, &e.variant);
   if (status) train_job_free(e.job);
   if (!status) *out = e;
   return status;
