@@ -86,21 +86,20 @@ static int64_t find(const builder *b, int64_t peer) {
 static kf_run neighbours(int64_t first, int64_t n) { return (kf_run){first, n, 1, 1}; }
 
 /* A sequence of no tokens has a chunk at home, too: so the chunks say which are a rank's own. */
-static int64_t first_seq(const builder *b) {
-  int64_t c = b->plan->send_off[b->rank];
-  return c < b->plan->send_off[b->rank + 1] ? b->plan->chunk[c].seq : 0;
+static int64_t seq_of(const builder *b, int64_t i) {
+  return b->plan->chunk[b->plan->send_off[b->rank] + i].seq;
 }
 
 static int64_t count_seqs(const builder *b) {
-  int64_t end = b->plan->send_off[b->rank + 1];
-  return end == b->plan->send_off[b->rank] ? 0 : b->plan->chunk[end - 1].seq - first_seq(b) + 1;
+  int64_t n = b->plan->send_off[b->rank + 1] - b->plan->send_off[b->rank];
+  return n == 0 ? 0 : seq_of(b, n - 1) - seq_of(b, 0) + 1;
 }
 
 /* A chunk's place at its home, and its `held`-th holder's place. */
 static kf_run at_home(const builder *b, int64_t c) {
   const kf_chunk *k = &b->plan->chunk[c];
   if (b->kind == KF_EXCHANGE_ROUTE) return neighbours(b->plan->home_row[c], k->length);
-  return k->source == b->rank ? neighbours(k->seq - first_seq(b), 1) : unknown;
+  return k->source == b->rank ? neighbours(k->seq - seq_of(b, 0), 1) : unknown;
 }
 
 static kf_run at_holder(const builder *b, int64_t c, int64_t held) {

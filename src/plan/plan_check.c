@@ -156,31 +156,22 @@ static kf_status check_holders(const kf_plan *p, const kf_batch *b) {
 }
 
 /* What rank r should exchange with each peer, one direction, into sum; returns the total. */
-typedef int64_t expected(const kf_plan *p, int32_t r, int64_t *sum);
+typedef int64_t expected(const kf_plan *p, int32_t r, int64_t *sum, bool send);
 
-static int64_t route_send(const kf_plan *p, int32_t r, int64_t *sum) {
+static int64_t expect_route(const kf_plan *p, int32_t r, int64_t *sum, bool send) {
+  const int64_t *off = send ? p->send_off : p->hold_off;
   int64_t all = 0;
-  for (int64_t c = p->send_off[r]; c < p->send_off[r + 1]; c++) {
-    const kf_chunk *k = &p->chunk[c];
-    if (k->destination == r) continue;
-    sum[k->destination] += k->length;
+  for (int64_t i = off[r]; i < off[r + 1]; i++) {
+    const kf_chunk *k = &p->chunk[send ? i : p->hold[i]];
+    int64_t peer = send ? k->destination : k->source;
+    if (peer == r) continue;
+    sum[peer] += k->length;
     all += k->length;
   }
   return all;
 }
 
-static int64_t route_recv(const kf_plan *p, int32_t r, int64_t *sum) {
-  int64_t all = 0;
-  for (int64_t h = p->hold_off[r]; h < p->hold_off[r + 1]; h++) {
-    const kf_chunk *k = &p->chunk[p->hold[h]];
-    if (k->source == r) continue;
-    sum[k->source] += k->length;
-    all += k->length;
-  }
-  return all;
-}
-
-static int64_t ulysses(const kf_plan *p, int32_t r, int64_t *sum, bool send) {
+static int64_t expect_ulysses(const kf_plan *p, int32_t r, int64_t *sum, bool send) {
   int64_t all = 0;
   for (int64_t h = p->hold_off[r]; h < p->hold_off[r + 1]; h++) {
     const kf_chunk *mine = &p->chunk[p->hold[h]];
@@ -195,19 +186,11 @@ static int64_t ulysses(const kf_plan *p, int32_t r, int64_t *sum, bool send) {
   return all;
 }
 
-static int64_t ulysses_send(const kf_plan *p, int32_t r, int64_t *sum) {
-  return ulysses(p, r, sum, true);
-}
-
-static int64_t ulysses_recv(const kf_plan *p, int32_t r, int64_t *sum) {
-  return ulysses(p, r, sum, false);
-}
-
 /* One direction of one rank's pairs: each as expected, and together all there is. */
 static kf_status check_pairs(const kf_plan *p, const char *what, const int64_t *off,
                              const kf_pair *pair, expected *want, bool send, int64_t *sum) {
   for (int32_t r = 0; r < p->n_ranks; r++) {
-    int64_t left = want(p, r, sum), last = -1;
+    int64_t left = want(p, r, sum, send), last = -1;
     for (int64_t k = off[r]; k < off[r + 1]; k++) {
       int64_t q = pair[k].peer, n = send ? pair[k].send : pair[k].recv;
       if (q <= last || q >= p->n_ranks || q == r) {
@@ -237,12 +220,11 @@ kf_status kfi_plan_check(const kf_plan *p, const kf_batch *b, kfi_buffer *work) 
   int64_t *sum = kfi_buffer_reserve(work, (size_t)p->n_ranks * sizeof *sum);
   if (!sum) return KF_ENOMEM;
   memset(sum, 0, (size_t)p->n_ranks * sizeof *sum);
-  status = check_pairs(p, "route", p->route_off, p->route, route_send, true, sum);
-  if (!status) status = check_pairs(p, "route", p->route_off, p->route, route_recv, false, sum);
-  if (!status)
-    status = check_pairs(p, "ulysses", p->ulysses_off, p->ulysses, ulysses_send, true, sum);
-  if (!status)
-    status = check_pairs(p, "ulysses", p->ulysses_off, p->ulysses, ulysses_recv, false, sum);
+  for (int send = 0; send < 2 && !status; send++) {
+    status = check_pairs(p, "route", p->route_off, p->route, expect_route, send, sum);
+    if (!status)
+      status = check_pairs(p, "ulysses", p->ulysses_off, p->ulysses, expect_ulysses, send, sum);
+  }
   return status;
 }
 
