@@ -50,6 +50,7 @@ typedef struct verdict {
 struct kf_gather {
   int32_t n_ranks, rank;
   int64_t record_bytes, room;
+  head head; /* of this rank, but for what a step brings */
   bool factors, profiles;
   kfi_buffer arrays, proof; /* of what was read; of kfi_plan_check */
   bool gathered;
@@ -95,6 +96,8 @@ kf_status kf_gather_create(int32_t n_ranks, int32_t rank, int64_t record_bytes, 
   kf_gather *g = calloc(1, sizeof *g);
   if (!g) return kfi_fail_memory(sizeof *g, "a gather");
   *g = (kf_gather){.n_ranks = n_ranks, .rank = rank, .record_bytes = record_bytes};
+  g->head.record_bytes = record_bytes;
+  snprintf(g->head.version, VERSION, "%s", kf_version());
   *out = g;
   return KF_OK;
 }
@@ -135,10 +138,9 @@ kf_status kf_gather_pack(const kf_gather *g, const kf_rank_batch *mine,
   if (scheduler && scheduler->history.n_ranks != g->n_ranks)
     return kfi_fail(KF_EINVAL, "a scheduler of %d ranks, expected %d", scheduler->history.n_ranks,
                     g->n_ranks);
-  head h = {.record_bytes = g->record_bytes};
+  head h = g->head;
   h.n_seqs = wrong ? 0 : mine->n_seqs;
   h.flags = wrong ? WRONG : flags_of(mine);
-  snprintf(h.version, sizeof h.version, "%s", kf_version());
   if (scheduler && scheduler->awaiting) h.times = scheduler->report[g->rank];
   memset(slot, 0, (size_t)kf_gather_bytes(g));
   memcpy(slot, &h, sizeof h);

@@ -52,27 +52,32 @@ int64_t kf_planner_budget(double us) {
   return moves > 1 ? moves : 1;
 }
 
+static bool is_len(int64_t len) { return len >= 0 && len <= KF_MAX_LEN; }
+static bool is_factor(double factor) { return factor > 0 && factor <= 1e6; }
+static bool is_profile(const kf_profile *p) {
+  return p->kind >= KF_KIND_UNKNOWN && p->kind <= KF_KIND_VIDEO && p->resolution >= 0 &&
+         p->frames >= 0;
+}
+
 kf_status kfi_batch_check(const kf_batch *b) {
-  static const kf_profile unknown = {0, 0, 0};
-  for (int64_t i = 0, r = 0; i < b->n_seqs; i++) {
-    double factor = b->factor ? b->factor[i] : 1;
-    kf_profile p = b->profile ? b->profile[i] : unknown;
-    while (r + 1 < b->n_ranks && b->rank_off[r + 1] <= i) r++;
-    long long rank = r, j = i - b->rank_off[r];
-    if (b->len[i] < 0 || b->len[i] > KF_MAX_LEN)
-      return kfi_fail(KF_EINVAL, "rank %lld: its sequence %lld has %lld tokens, expected 0 to %lld",
-                      rank, j, (long long)b->len[i], (long long)KF_MAX_LEN);
-    if (!(factor > 0 && factor <= 1e6))
-      return kfi_fail(
-        KF_EINVAL, "rank %lld: its sequence %lld has factor %g, expected above 0 and at most 1e6",
-        rank, j, factor);
-    if (p.kind < KF_KIND_UNKNOWN || p.kind > KF_KIND_VIDEO || p.resolution < 0 || p.frames < 0)
-      return kfi_fail(KF_EINVAL,
-                      "rank %lld: its sequence %lld is of kind %d, %d pixels and %d frames, "
-                      "expected a kf_kind and 0 or more",
-                      rank, j, p.kind, p.resolution, p.frames);
-  }
-  return KF_OK;
+  int64_t i = 0, r = 0;
+  while (i < b->n_seqs && is_len(b->len[i]) && (!b->factor || is_factor(b->factor[i])) &&
+         (!b->profile || is_profile(&b->profile[i])))
+    i++;
+  if (i == b->n_seqs) return KF_OK;
+  while (b->rank_off[r + 1] <= i) r++;
+  long long rank = r, j = i - b->rank_off[r];
+  if (!is_len(b->len[i]))
+    return kfi_fail(KF_EINVAL, "rank %lld: its sequence %lld has %lld tokens, expected 0 to %lld",
+                    rank, j, (long long)b->len[i], (long long)KF_MAX_LEN);
+  if (b->factor && !is_factor(b->factor[i]))
+    return kfi_fail(KF_EINVAL,
+                    "rank %lld: its sequence %lld has factor %g, expected above 0 and at most 1e6",
+                    rank, j, b->factor[i]);
+  return kfi_fail(KF_EINVAL,
+                  "rank %lld: its sequence %lld is of kind %d, %d pixels and %d frames, expected a "
+                  "kf_kind and 0 or more",
+                  rank, j, b->profile[i].kind, b->profile[i].resolution, b->profile[i].frames);
 }
 
 kf_status kfi_planner_check(const kf_planner *p, const kf_batch *b) {
