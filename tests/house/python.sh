@@ -19,7 +19,7 @@ mkdir "$work/tree"
 tar cf - --exclude=./build --exclude=./.git . | tar xf - -C "$work/tree"
 /usr/bin/python3 -m venv "$work/venv"
 # -O1: what is installed is looked at here, not how fast it is, and kernels take half a minute to optimise.
-"$work/venv/bin/pip" install --disable-pip-version-check -q -C cmake.define.CMAKE_C_FLAGS_RELEASE=-O1 "$work/tree"
+"$work/venv/bin/pip" install --disable-pip-version-check -q --config-settings=cmake.define.CMAKE_C_FLAGS_RELEASE=-O1 "$work/tree"
 rm -rf "$work/tree"
 cd "$work"
 

@@ -3,7 +3,4 @@
 #include "mpi_check.h"
 #include "parity.h"
 
-int main(int argc, char **argv) {
-  (void)argc;
-  return mpi_check(argv, parity_check, 8);
-}
+int main(int argc, char **argv) { return mpi_check(argc, argv, parity_check, 8); }

@@ -3,7 +3,4 @@
 #include "mpi_check.h"
 #include "transport.h"
 
-int main(int argc, char **argv) {
-  (void)argc;
-  return mpi_check(argv, transport_check, 20);
-}
+int main(int argc, char **argv) { return mpi_check(argc, argv, transport_check, 20); }

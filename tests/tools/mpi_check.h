@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The main() of a test of MPI ranks that is one check with a seed, and says itself what failed. */
+/* The main() of a test of MPI ranks, SEED [ROUNDS]: one check, which says itself what failed. */
 #ifndef MPI_CHECK_H
 #define MPI_CHECK_H
 
@@ -10,8 +10,10 @@
 
 #include <knapformer.h>
 
-static inline int mpi_check(char **argv, bool (*check)(kf_comm *, uint64_t seed, int n), int n) {
-  uint64_t seed = argv[1] ? strtoull(argv[1], NULL, 10) : 1;
+static inline int mpi_check(int argc, char **argv, bool (*check)(kf_comm *, uint64_t seed, int n),
+                            int n) {
+  uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
+  if (argc > 2) n = atoi(argv[2]);
   kf_comm *comm;
   if (kf_comm_mpi_create(NULL, &comm)) {
     printf("%s\n", kf_last_error());
