@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <knapformer.h>
+#include "scheduler_wish.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -67,9 +67,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (size < 2) return 0;
   k->n = 1 + data[0] % MOST_RANKS;
   k->rank = data[0] / MOST_RANKS % k->n;
-  kf_scheduler_options options = {.n_ranks = k->n, .config = &config};
+  scheduler_wish wish = {.n_ranks = k->n, .config = &config};
   if (kf_gather_create(k->n, k->rank, data[1] % 33, &k->gather)) abort();
-  if (kf_scheduler_create(&options, &k->scheduler)) abort();
+  if (scheduler_create(&wish, &k->scheduler)) abort();
   memset(k->verdict, 0, sizeof k->verdict);
   pack(k);
   int fits = 1;
