@@ -16,7 +16,7 @@ import itertools
 import math
 import operator
 from array import array
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Callable, Iterable, Literal, Protocol, Sequence, SupportsIndex
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -25,8 +25,6 @@ from torch.nn import functional as F
 from . import _core
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from typing import Literal, Protocol, SupportsIndex
     from torch import Tensor
 
     class _Segmented(Protocol):  # a Plan that knows its rank

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import resource
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Iterable, NamedTuple, Sequence, SupportsIndex, TypedDict, overload
 
 import torch
 
@@ -28,15 +28,12 @@ from .scheduler import WRONG, Scheduler, bag_sizes, log
 from .transport import Exchange, arrive, depart, move
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import SupportsIndex, TypedDict
     from torch import Tensor
     from torch.distributed import ProcessGroup
     from typing_extensions import Unpack
     from ._attention import _Lens
     from .plan import Plan, _Affinity, _Bags
     from .scheduler import _CostModel, _Level, _Log, _Path, _Profile
-
     _Options = TypedDict("_Options", {  # of the Scheduler
         "cost_model": _CostModel | None, "rebalance_interval": int | None, "cluster": str | None, "mem_tokens": int | None,
         "max_chunk_size": int | None, "affinity": _Affinity | None, "budget_us": float | None, "cost_file": _Path | None,

@@ -7,15 +7,13 @@ communication, and gets the same number of batches. doc/batches.md says which ru
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Iterator, Literal, Mapping, NamedTuple, Protocol, Sequence, SupportsIndex
 
 from . import _core
 from ._ranks import Ranks
 from .plan import configuration, ints, list_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from typing import Literal, Protocol, SupportsIndex
     from torch.distributed import ProcessGroup
 
     class _Array(Protocol):  # a tensor, or a NumPy array

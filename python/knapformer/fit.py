@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Iterable, Sequence, SupportsIndex
 
 from . import _core
 from .plan import ints, reals
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import SupportsIndex
 
 
 class Fit:

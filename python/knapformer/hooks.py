@@ -24,15 +24,13 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Protocol
 
 import torch
 
 from .balancer import SequenceBalancer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any, Protocol
     from torch.nn import Module
     from typing_extensions import Self
     from .balancer import Step

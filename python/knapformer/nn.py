@@ -20,7 +20,7 @@ import functools
 import itertools
 import math
 from array import array
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -30,9 +30,7 @@ from . import _core
 from ._attention import attention, lengths_of
 
 if TYPE_CHECKING:
-    from typing import Literal
     from ._attention import _Lens, _Segmented
-
     _Rounding = Literal["once", "each"]
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # kf_dtype

@@ -10,15 +10,12 @@ from __future__ import annotations
 import os
 import time
 from array import array
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Iterable, Literal, Mapping, NamedTuple, Sequence, SupportsIndex
 
 from . import _core
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import Literal, SupportsIndex
     from ._core import _Figures
-
     _Bags = int | str | list[int] | tuple[int, ...]
     _Affinity = Literal["fill", "spread"]
 else:
@@ -46,20 +43,12 @@ def ints(values: Sequence[SupportsIndex]) -> bytes:
         return array("q", [value.__index__() for value in values]).tobytes()
 
 
-@overload
-def reals(values: None) -> None: ...
-@overload
-def reals(values: Iterable[float]) -> bytes: ...
-def reals(values):
+def reals(values: Iterable[float] | None) -> bytes | None:
     """The same for real numbers; None stays None."""
     return None if values is None else array("d", values).tobytes()
 
 
-@overload
-def list_of(data: bytes | bytearray, columns: Literal[1] = 1) -> list[int]: ...
-@overload
-def list_of(data: bytes | bytearray, columns: int) -> list[Any]: ...
-def list_of(data, columns=1):
+def list_of(data: bytes | bytearray, columns: int = 1) -> list[Any]:
     """Bytes of 64-bit integers as a list, of tuples where there are several columns."""
     flat = array("q")
     flat.frombytes(data)

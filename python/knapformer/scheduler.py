@@ -17,7 +17,7 @@ import json
 import logging
 import struct
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Literal, Mapping, Protocol, Sequence, SupportsIndex, TypedDict
 
 from . import _core
 from ._ranks import Ranks
@@ -25,13 +25,10 @@ from .plan import Plan, bags_text, configuration, ints, reals
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Literal, Protocol, SupportsIndex, TypedDict
     from torch.distributed import ProcessGroup
     from typing_extensions import Unpack
     from .batches import _Array
     from .plan import _Affinity, _Bags
-
     _CostModel = Literal["history", "static", "modelled"]
     _Level = Literal["error", "warning", "info", "debug"]
     _Log = Callable[[int, str], object]

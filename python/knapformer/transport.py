@@ -17,7 +17,7 @@ without rows.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable, Sequence, TypeVar
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -25,14 +25,11 @@ from torch.autograd.function import once_differentiable
 from .plan import ROUTE, list_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import TypeVar
     from torch import Tensor
     from . import _core
     from ._ranks import Ranks
     from ._stopwatch import Stopwatch
     from .plan import Plan
-
     # What goes in comes out: a tensor, or a list, a tuple or a dict of as many.
     _Tensors = TypeVar("_Tensors", bound=Tensor | list[Tensor] | tuple[Tensor, ...] | dict[Any, Tensor])
     _Departed = tuple["Exchange", dict[str, "Flight"], tuple[Tensor, ...]]
@@ -49,9 +46,9 @@ class Exchange:
                  stopwatch: Stopwatch | None = None) -> None:
         self.ranks, self.stopwatch, self.fans_out, self.adds_up = ranks, stopwatch, fans_out, False
         self.n_in, self.n_out, send, recv, send_count, recv_count, self.stay, self.busy = table
-        self.send_index: Tensor = _index(send, device)
-        self.recv_index: Tensor = _index(recv, device)
-        self.send_count, self.recv_count = list_of(send_count), list_of(recv_count)
+        self.send_index, self.recv_index = _index(send, device), _index(recv, device)
+        self.send_count: list[int] = list_of(send_count)
+        self.recv_count: list[int] = list_of(recv_count)
 
     @property
     def reversed(self) -> Exchange:
@@ -131,7 +128,7 @@ class Flight:
         return out
 
 
-def _index(data, device):
+def _index(data: bytearray, device: torch.device) -> Tensor:
     if len(data) == 0:
         return torch.empty(0, dtype=torch.int64, device=device)
     index = torch.frombuffer(data, dtype=torch.int64)

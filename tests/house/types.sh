@@ -168,7 +168,8 @@ PYTHONPATH=$MYPYPATH "$python" -W ignore right.py || complain "right.py does not
 # As in a user's check, where the package is installed, what mypy thinks of the bodies of its functions does not
 # count. But a type there that does not exist would be anything to users.
 grep -n '# wrong: ' wrong.py | sed -E 's/^([0-9]+):.*# wrong: (.*)/wrong.py:\1: \2/' >expected
-env -u PYTHONPATH "$python" -m mypy --strict --cache-dir cache right.py wrong.py >found || true
-grep -E '^[a-z]*\.py:.*: error: |\[(name-defined|valid-type)\]$' found | sed -E 's/^([^:]*:[0-9]+).*\[([a-z-]*)\]$/\1: \2/' | diff expected - ||
+env -u PYTHONPATH "$python" -m mypy --strict --cache-dir cache right.py wrong.py |
+  grep -E '^[a-z]*\.py:.*: error: |\[(name-defined|valid-type)\]$' >found || true
+sed -E 's/^([^:]*:[0-9]+).*\[([a-z-]*)\]$/\1: \2/' found | diff expected - ||
   complain "mypy finds other errors (>) than there are (<):" "$(cat found)"
 exit $failed
