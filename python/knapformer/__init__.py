@@ -15,6 +15,7 @@ Errors are ValueError with one sentence that names the value and what was expect
 go to the logger "knapformer".
 """
 import importlib
+from typing import TYPE_CHECKING
 
 from . import _core, scheduler
 from .batches import BatchSampler
@@ -25,17 +26,20 @@ __version__ = _core.version
 __all__ = ["plan", "mix", "fit", "Plan", "Fit", "BatchSampler", "SequenceBalancer", "attention", "scheduler", "transport",
            "nn", "hooks", "__version__"]
 
-# What needs PyTorch is imported when it is first used.
+# What needs PyTorch is imported when it is first used; to a type checker it is there.
 _LAZY = {"SequenceBalancer": "balancer", "attention": "_attention", "nn": None, "hooks": None, "transport": None}
-
-
-def __getattr__(name):
-    if name not in _LAZY:
-        raise AttributeError("module 'knapformer' has no attribute %r" % name)
-    module = importlib.import_module("." + (_LAZY[name] or name), __name__)
-    value = module if _LAZY[name] is None else getattr(module, name)
-    globals()[name] = value
-    return value
+if TYPE_CHECKING:
+    from . import hooks, nn, transport
+    from ._attention import attention
+    from .balancer import SequenceBalancer
+else:
+    def __getattr__(name):
+        if name not in _LAZY:
+            raise AttributeError("module 'knapformer' has no attribute %r" % name)
+        module = importlib.import_module("." + (_LAZY[name] or name), __name__)
+        value = module if _LAZY[name] is None else getattr(module, name)
+        globals()[name] = value
+        return value
 
 
 def __dir__():

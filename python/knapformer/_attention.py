@@ -9,18 +9,30 @@ Segments lie one after the other, and each may have as many heads as it likes:
 Four backends compute the same: flash-attn, torch's own, the library's CPU kernel, and a softmax in
 plain torch, which takes any device and type. Nothing is copied on the way in: segments are views.
 """
+from __future__ import annotations
+
 import functools
 import itertools
 import math
 import operator
 from array import array
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Callable, Iterable, Literal, Protocol, Sequence, SupportsIndex
 
 import torch
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from . import _core
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    class _Segmented(Protocol):  # a Plan that knows its rank
+        @property
+        def segments(self) -> Iterable[tuple[int, int, int, int, int]]: ...
+
+    _Lens = Sequence[SupportsIndex] | Tensor
+    _Backend = Literal["flash", "sdpa", "kernel", "plain"]
 
 try:
     from flash_attn import flash_attn_varlen_func
@@ -29,11 +41,11 @@ except ImportError:
 
 HALF = (torch.float16, torch.bfloat16)
 MAX_HEAD_DIM = 256  # of flash-attn and of the kernel
-HAS_SDPA = torch.__version__ >= (2, 1)  # since when it takes a scale
+HAS_SDPA: bool = torch.__version__ >= (2, 1)  # since when it takes a scale
 
 
-def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any, scale: Optional[float] = None,
-              backend: Optional[str] = None) -> torch.Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor, plan: _Lens | _Segmented, scale: float | None = None,
+              backend: _Backend | None = None) -> Tensor:
     """Attention of packed sequences, of q's shape and differentiable.
 
     plan: the lengths of whole sequences (a list of ints or a 1-D tensor; one on a GPU is waited for),
@@ -67,7 +79,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any, scal
 # ------------------------------------------------------------------------------------- what is asked
 
 
-def lengths_of(lens):
+def lengths_of(lens: Iterable[SupportsIndex] | Tensor) -> list[int]:
     """A list of ints, none below 0, from a list or a 1-D tensor."""
     if isinstance(lens, torch.Tensor):
         if lens.dim() != 1:
@@ -237,7 +249,7 @@ def _plain_refuses(*_):
     return ""
 
 
-BACKENDS = {
+BACKENDS: dict[str, tuple[Callable[[Tensor, float], str], Callable[..., Tensor]]] = {
     "flash": (_flash_refuses, _flash),
     "sdpa": (_sdpa_refuses, _sdpa),
     "kernel": (_kernel_refuses, _Kernel.apply),

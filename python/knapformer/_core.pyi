@@ -2,7 +2,7 @@
 # The extension of python/core. Arrays are bytes of 64-bit numbers, a cost and a configuration are the
 # bytes of their structs, memory is given by address.
 from collections.abc import Callable, Sequence
-from typing import TypedDict, final
+from typing import Final, TypedDict, final
 from typing_extensions import Self
 
 version: str
@@ -12,52 +12,28 @@ _Table = tuple[int, int, bytearray, bytearray, bytearray, bytearray, list[tuple[
 # memory_bytes, memory_limit_bytes, tokens, samples, plan_s, route_s, compute_s, wait_s
 _Counters = tuple[int, int, int, int, float, float, float, float]
 
-class _Facts(TypedDict):
-    ranks: int
-    heads: int
-    ranks_per_node: int
-    auto: int
-    seqs: int
-    chunks: int
-    hash: int
-    ideal_s: float
-    lower_bound_s: float
-    before_step_s: float
-    before_max_over_mean: float
-    step_s: float
-    max_over_mean: float
-    compute_s: float
-    comm_s: float
-    gap: float
-    speedup: float
-    a2a_fraction: float
-    moved_fraction: float
-    tokens: int
-    max_tokens: int
-    split_seqs: int
-    moves: int
+_Facts = TypedDict("_Facts", {
+    "ranks": int, "heads": int, "ranks_per_node": int, "auto": int, "seqs": int, "chunks": int, "hash": int, "ideal_s": float,
+    "lower_bound_s": float, "before_step_s": float, "before_max_over_mean": float, "step_s": float, "max_over_mean": float,
+    "compute_s": float, "comm_s": float, "gap": float, "speedup": float, "a2a_fraction": float, "moved_fraction": float,
+    "tokens": int, "max_tokens": int, "split_seqs": int, "moves": int})
+_Epoch = TypedDict("_Epoch", {
+    "epoch": int, "steps": int, "batches": int, "samples": int, "tokens": int, "dropped_batches": int, "dropped_samples": int,
+    "dropped_tokens": int, "underfilled_batches": int, "split_batches": int, "over_batches": int, "mixed_steps": int,
+    "imbalance_rate": float, "mean_memory_use": float, "max_memory_use": float, "mean_compute_use": float,
+    "max_compute_use": float, "predicted_s": float, "predicted_tokens_per_s": float})
 
-
-class _Epoch(TypedDict):
-    epoch: int
-    steps: int
-    batches: int
-    samples: int
-    tokens: int
-    dropped_batches: int
-    dropped_samples: int
-    dropped_tokens: int
-    underfilled_batches: int
-    split_batches: int
-    over_batches: int
-    mixed_steps: int
-    imbalance_rate: float
-    mean_memory_use: float
-    max_memory_use: float
-    mean_compute_use: float
-    max_compute_use: float
-    predicted_s: float
-    predicted_tokens_per_s: float
+class _Figures:  # that knapformer.Plan has of them
+    ranks: Final[int]
+    seqs: Final[int]
+    tokens: Final[int]
+    ideal_s: Final[float]
+    lower_bound_s: Final[float]
+    gap: Final[float]
+    speedup: Final[float]
+    split_seqs: Final[int]
+    a2a_fraction: Final[float]
+    moved_fraction: Final[float]
 
 @final
 class Plan:
@@ -75,8 +51,7 @@ class Planner:
 
 @final
 class Scheduler:
-    def __new__(cls, config: bytes, ranks: int, speeds: bytes | None,
-                log: Callable[[int, str], object] | None, /) -> Self: ...
+    def __new__(cls, config: bytes, ranks: int, speeds: bytes | None, log: Callable[[int, str], object] | None, /) -> Self: ...
     def plan(self, rank_off: bytes, len: bytes, factor: bytes | None, profile: bytes | None, /) -> Plan: ...
     def update_stats(self, rank: int, seconds: float, counters: _Counters, /) -> None: ...
     def settle(self) -> None: ...
@@ -99,9 +74,8 @@ class Gather:
 
 @final
 class Sampler:
-    def __new__(cls, rule: str, cost: bytes, mem_tokens: int, match_len: int, comp_s: float, power: int,
-                p: float, ranks: int, mode: int, seed: int, window: int, keep_all: bool, lens: bytes,
-                /) -> Self: ...
+    def __new__(cls, rule: str, cost: bytes, mem_tokens: int, match_len: int, comp_s: float, power: int, p: float, ranks: int,
+                mode: int, seed: int, window: int, keep_all: bool, lens: bytes, /) -> Self: ...
     def set_epoch(self, epoch: int, /) -> None: ...
     def next(self) -> tuple[bytes, bytes] | None: ...
     def steps(self) -> tuple[int, int]: ...

@@ -4,12 +4,20 @@
 All that the package asks of a backend is here: one gather of small records a step, and one all-to-all with
 uneven parts. gloo, NCCL and MPI have both. No process group is ever made.
 """
+from __future__ import annotations
+
 import ctypes
 import socket
 import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import ModuleType
+    import torch
+    from torch.distributed import ProcessGroup
 
 
-def distributed():
+def distributed() -> ModuleType | None:
     """torch.distributed if there is a process group, else None. Does not import torch by itself: who has
     a process group has done that."""
     torch = sys.modules.get("torch")
@@ -18,17 +26,17 @@ def distributed():
 
 
 class Ranks:
-    def __init__(self, group=None):
+    def __init__(self, group: ProcessGroup | None = None) -> None:
         dist = distributed()
         if dist is None and group is not None:
             raise ValueError("group: %r, but torch.distributed has not been initialised" % (group,))
         self.group, self.dist = group, dist
-        self.rank = dist.get_rank(group) if dist else 0
-        self.size = dist.get_world_size(group) if dist else 1
+        self.rank: int = dist.get_rank(group) if dist else 0
+        self.size: int = dist.get_world_size(group) if dist else 1
         if self.rank < 0:
             raise ValueError("this process is not in the group it was given")
 
-    def moves(self, kind):
+    def moves(self, kind: str) -> bool:
         """Does the group's backend exchange tensors of this kind of device, "cpu" or "cuda"? It may have one for each, as in
         "cpu:gloo,cuda:nccl"; and gloo and MPI are of the CPU."""
         backend = str(self.dist.get_backend(self.group)).lower()
@@ -38,12 +46,12 @@ class Ranks:
             return kind == "cpu"
         return backend == "undefined" or (backend != "none" and kind != "cpu")  # undefined: torch chooses, one for each
 
-    def device(self):
+    def device(self) -> torch.device:
         """Where small records live: on the CPU if that is exchanged, else on the current GPU."""
         import torch
         return torch.device("cpu") if self.moves("cpu") else torch.device("cuda", torch.cuda.current_device())
 
-    def gather(self, record):
+    def gather(self, record: bytearray) -> bytes:
         """Every rank's record (a bytearray of 8 n bytes, as long on all), one after the other, as bytes."""
         if self.size == 1:
             return bytes(record)
@@ -55,13 +63,14 @@ class Ranks:
         everything = everything.cpu()
         return ctypes.string_at(everything.data_ptr(), 8 * everything.numel())
 
-    def neighbours(self):
+    def neighbours(self) -> int:
         """How many ranks share this machine. Collective."""
         name = socket.gethostname().encode()[:64].ljust(64, b"\0")
         everything = self.gather(bytearray(name))
         return sum(everything[i:i + 64] == name for i in range(0, len(everything), 64))
 
-    def all_to_all(self, out, rows, out_counts, counts, later=False):
+    def all_to_all(self, out: torch.Tensor, rows: torch.Tensor, out_counts: list[int], counts: list[int],
+                   later: bool = False) -> Any:
         """rows (n, w): counts[q] of them go to rank q, and out gets out_counts[q] from rank q. A backend of the CPU moves
         rows of a GPU by way of it; one of GPUs refuses those of the CPU. `later`: returns something to wait() for, or
         None if it is done."""

@@ -12,9 +12,11 @@ Names and shapes are those that users of the published balancer know. Every call
 the same ones, also a rank with nothing to compute, and its loss must depend on what reverse_route returns, so
 that its backward runs too.
 """
-import collections
+from __future__ import annotations
+
 import os
 import resource
+from typing import TYPE_CHECKING, Any, Iterable, NamedTuple, Sequence, SupportsIndex, TypedDict, overload
 
 import torch
 
@@ -25,12 +27,26 @@ from .plan import ROUTE, SEQUENCES, ULYSSES, ULYSSES_SPLIT, Segment, list_of
 from .scheduler import WRONG, Scheduler, bag_sizes, log
 from .transport import Exchange, arrive, depart, move
 
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed import ProcessGroup
+    from typing_extensions import Unpack
+    from ._attention import _Lens
+    from .plan import Plan, _Affinity, _Bags
+    from .scheduler import _CostModel, _Level, _Log, _Path, _Profile
+    _Options = TypedDict("_Options", {  # of the Scheduler
+        "cost_model": _CostModel | None, "rebalance_interval": int | None, "cluster": str | None, "mem_tokens": int | None,
+        "max_chunk_size": int | None, "affinity": _Affinity | None, "budget_us": float | None, "cost_file": _Path | None,
+        "config": _Path | None, "settings": Iterable[str], "defaults": Iterable[str], "speeds": Iterable[float] | None,
+        "log": _Log | None, "log_level": _Level | None}, total=False)
+    _More = TypedDict("_More", {"votes": int, "signature": int, "error": str | None}, total=False)  # of Scheduler.plan
+
 LAYERS = 24  # of a model that nobody described
 
-SplitSegments = collections.namedtuple("SplitSegments", "segments")
+SplitSegments = NamedTuple("SplitSegments", [("segments", "list[Segment]")])
 
 
-def physical_memory():
+def physical_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -38,12 +54,13 @@ class Step:
     """What belongs to one planned step: its plan, the tables of its moves, its stopwatch. It lives as long as
     the graph that was made under it: backward, and what it computes again, may come after later plans."""
 
-    def __init__(self, ranks, plan, local_lens):
+    def __init__(self, ranks: Ranks, plan: Plan, local_lens: Sequence[SupportsIndex]) -> None:
         self.ranks, self.plan, self.local_lens = ranks, plan, local_lens
-        self.kept = {}  # what was made of the plan, by what it is
-        self.stopwatch = self.flat_shape = None
+        self.kept: dict[Any, Any] = {}  # what was made of the plan, by what it is
+        self.stopwatch: Stopwatch | None = None
+        self.flat_shape: torch.Size | None = None
 
-    def exchange(self, kind, device, heads=0):
+    def exchange(self, kind: int, device: torch.device, heads: int = 0) -> Exchange:
         """The tables of one kind of move, made when first needed."""
         key = (kind, device, heads)
         if key not in self.kept:
@@ -53,7 +70,7 @@ class Step:
             self.kept[key] = Exchange(self.ranks, table, device, kind == SEQUENCES, self.stopwatch)
         return self.kept[key]
 
-    def split_segments(self, heads):
+    def split_segments(self, heads: int) -> SplitSegments:
         """What attention computes of split sequences, as a plan of its own."""
         key = ("segments", heads)
         if key not in self.kept:
@@ -61,7 +78,7 @@ class Step:
             self.kept[key] = SplitSegments([Segment(*row) for row in rows])
         return self.kept[key]
 
-    def seq_lens(self, device):
+    def seq_lens(self, device: torch.device) -> Tensor:
         """Rows of each segment, on the device: one copy a step, not one a layer."""
         key = ("seq_lens", device, self.plan.heads)
         if key not in self.kept:
@@ -86,7 +103,11 @@ class SequenceBalancer:
     plan is the Plan of the last plan_routing.
     """
 
-    def __init__(self, bag_specs=None, gamma=None, *, heads=None, layers=None, group=None, scheduler=None, **options):
+    scheduler: Scheduler
+
+    def __init__(self, bag_specs: _Bags | None = None, gamma: float | None = None, *, heads: int | None = None,
+                 layers: int | None = None, group: ProcessGroup | None = None, scheduler: Scheduler | None = None,
+                 **options: Unpack[_Options]) -> None:
         if scheduler is not None and options:
             raise ValueError("%s goes to the scheduler, which is given" % sorted(options)[0])
         self.group = Ranks(group if scheduler is None else scheduler.group.group)
@@ -101,15 +122,15 @@ class SequenceBalancer:
             self._make_scheduler(1024)  # what is wrong with the arguments is said here
 
     @property
-    def balance_process_group(self):
+    def balance_process_group(self) -> ProcessGroup | None:
         return self.group.group
 
     @property
-    def plan(self):
+    def plan(self) -> Plan | Any:  # None before plan_routing; not to be asked in each layer
         return None if self._step is None else self._step.plan
 
     @property
-    def step(self):
+    def step(self) -> Step:
         """The Step that was planned last. attention(.., step=) goes back to an earlier one."""
         if self._step is None:
             raise ValueError("nothing was planned, expected plan_routing first")
@@ -130,7 +151,8 @@ class SequenceBalancer:
                                    **options)
         self._shape = (token_dim, heads)
 
-    def plan_routing(self, local_seq_lens, token_dim, profiles=None, **more):
+    def plan_routing(self, local_seq_lens: _Lens, token_dim: int, profiles: Sequence[_Profile] | None = None,
+                     **more: Unpack[_More]) -> Plan:
         """Plan a step: the lengths of this rank's sequences (a list or a tensor), and the width of the model.
         profiles: (kind, resolution, frames) of each, as numbers, where the scheduler is to learn by class.
         Further arguments are those of Scheduler.plan."""
@@ -154,7 +176,7 @@ class SequenceBalancer:
         self._step = Step(self.group, plan, local_seq_lens)
         return plan
 
-    def settle(self):
+    def settle(self) -> None:
         """After the last step, and before the scheduler's state is saved: learn from the last step's times, too. Collective."""
         self._report()
         self.scheduler.settle()
@@ -182,6 +204,10 @@ class SequenceBalancer:
 
     # ------------------------------------------------------------------------------- route
 
+    @overload
+    def route(self, packed_seqs: Tensor, packed_features: None = None) -> tuple[list[int], Tensor, None]: ...
+    @overload
+    def route(self, packed_seqs: Tensor, packed_features: Sequence[Tensor]) -> tuple[list[int], Tensor, list[Tensor]]: ...
     def route(self, packed_seqs, packed_features=None):
         """This rank's sequences, one after the other (rows, ..), and features of the same rows, of any type
         and width, travel to where they are computed. Returns (chunk_lens, seqs, features): the rows of each
@@ -207,6 +233,10 @@ class SequenceBalancer:
             held[0].requires_grad_().register_hook(lambda _: done("begin backward") or done("backward"))
         return step.plan.lens, held[0], held[1:] if packed_features is not None else None
 
+    @overload
+    def route_sequences(self, values: Tensor) -> Tensor: ...
+    @overload
+    def route_sequences(self, values: Sequence[Tensor]) -> list[Tensor]: ...
     def route_sequences(self, values):
         """One row for each of this rank's sequences becomes one row for each chunk that it holds: what all
         tokens of a sequence share, such as its conditioning. The gradients of a split sequence's chunks add up. A
@@ -216,6 +246,10 @@ class SequenceBalancer:
         out = rows if exchange.is_identity else move(exchange, rows)
         return out[0] if isinstance(values, torch.Tensor) else out
 
+    @overload
+    def reverse_route(self, packed_seqs: Tensor) -> Tensor: ...
+    @overload
+    def reverse_route(self, packed_seqs: Sequence[Tensor]) -> list[Tensor]: ...
     def reverse_route(self, packed_seqs):
         """Held rows, of any width, return to their sequences' home. A list of tensors: all in one exchange."""
         rows = [packed_seqs] if isinstance(packed_seqs, torch.Tensor) else list(packed_seqs)
@@ -257,7 +291,7 @@ class SequenceBalancer:
             if rank < 0:
                 return max(1, heads // size)
 
-    def pre_attn(self, q, k, v, step=None):
+    def pre_attn(self, q: Tensor, k: Tensor, v: Tensor, step: Step | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Held rows with all heads (rows, heads, head_dim) become whole sequences with this rank's heads of
         each. Returns (seq_lens, q, k, v), seq_lens a tensor with the rows of each. With fixed bags of equal
         shares q, k and v are (rows, heads / bag, head_dim); with "auto" each sequence has its own number of heads,
@@ -279,7 +313,7 @@ class SequenceBalancer:
             flat = [t.reshape(shape) for t in flat]
         return (step.seq_lens(q.device),) + tuple(flat)
 
-    def post_attn(self, o, step=None):
+    def post_attn(self, o: Tensor, step: Step | None = None) -> tuple[list[int], Tensor]:
         """The way back: what attention made of q, k and v, as pre_attn shaped them, becomes held rows with all
         heads. Returns (chunk_lens, o), o (rows, heads, head_dim)."""
         step = step or self.step
@@ -294,7 +328,7 @@ class SequenceBalancer:
             flat = move(exchange, [flat])[0]
         return step.plan.lens, flat.reshape(-1, heads, flat.shape[1])
 
-    def attention(self, q, k, v, scale=None, step=None):
+    def attention(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, step: Step | None = None) -> Tensor:
         """What pre_attn, knapformer.attention and post_attn do: (rows, heads, head_dim), as held, in and out. But whole
         sequences are computed where they lie, while the rows of split ones travel: the early ones while q, k and v do, the
         late ones while the outputs come back."""

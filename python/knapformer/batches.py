@@ -4,16 +4,28 @@
 All follows from the arguments, the lengths and the epoch, so every rank computes the same for itself, without
 communication, and gets the same number of batches. doc/batches.md says which rule is for what.
 """
+from __future__ import annotations
+
 import collections
+from typing import TYPE_CHECKING, Any, Iterator, Literal, Mapping, NamedTuple, Protocol, Sequence, SupportsIndex
 
 from . import _core
 from ._ranks import Ranks
 from .plan import configuration, ints, list_of
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+    class _Array(Protocol):  # a tensor, or a NumPy array
+        def tolist(self) -> Any: ...
+
+    _Rule = Literal["packed", "two_term", "power", "equal_token"]
+    _Mode = Literal["random", "same", "similar"]
+
 MODES = ("random", "same", "similar")
 KEEP = 1024  # states of so many steps are kept: as far as a loader may be ahead of training
 
-Bucket = collections.namedtuple("Bucket", "seq_len count batch_size work_s")
+Bucket = NamedTuple("Bucket", [("seq_len", int), ("count", int), ("batch_size", int), ("work_s", float)])
 
 
 class BatchSampler:
@@ -30,9 +42,11 @@ class BatchSampler:
     keep_all     cut batches in two rather than drop the last incomplete step
     """
 
-    def __init__(self, lens, mem_tokens, match_len=None, comp_seconds=None, *, rule="packed", mode="random", ranks=None,
-                 rank=None, group=None, seed=0, model=None, gamma=None, cluster=None, p="best", window=0,
-                 keep_all=False):
+    def __init__(self, lens: Sequence[SupportsIndex] | _Array, mem_tokens: int, match_len: int | None = None,
+                 comp_seconds: float | None = None, *, rule: _Rule = "packed", mode: _Mode = "random", ranks: int | None = None,
+                 rank: int | None = None, group: ProcessGroup | None = None, seed: int = 0, model: str | None = None,
+                 gamma: float | None = None, cluster: str | None = None, p: Literal["best", "fitted"] | float = "best",
+                 window: int = 0, keep_all: bool = False) -> None:
         own = Ranks(group)
         self.ranks = own.size if ranks is None else ranks
         self.rank = own.rank if rank is None else rank
@@ -51,11 +65,11 @@ class BatchSampler:
         self.epoch, self._ended = 0, False
         self._states = collections.deque(maxlen=KEEP)  # (step, state before it)
 
-    def __len__(self):
+    def __len__(self) -> int:
         """Batches of this epoch, the same on every rank."""
         return self._core.steps()[1]
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[list[int]]:
         """The rest of the epoch: all of it after set_epoch, or what a restored state has left. An epoch that was
         iterated to its end begins again."""
         if self._ended:
@@ -67,7 +81,7 @@ class BatchSampler:
                 return
             yield batch[self.rank]
 
-    def next_step(self):
+    def next_step(self) -> list[list[int]] | None:
         """All ranks' samples of the next step, a list for each rank; None after the last."""
         state = (self._core.steps()[0], self._core.save())
         found = self._core.next()
@@ -77,7 +91,7 @@ class BatchSampler:
         rank_off, samples = list_of(found[0]), list_of(found[1])
         return [samples[a:b] for a, b in zip(rank_off, rank_off[1:])]
 
-    def set_epoch(self, epoch):
+    def set_epoch(self, epoch: int) -> None:
         """Begin an epoch at its first step."""
         self._core.set_epoch(epoch)
         self.epoch = epoch
@@ -85,16 +99,16 @@ class BatchSampler:
         self._ended = False
 
     @property
-    def step(self):
+    def step(self) -> int:
         """The number of the next step of this epoch."""
         return self._core.steps()[0]
 
-    def set_cost(self, cost, at=None):
+    def set_cost(self, cost: bytes, at: int | None = None) -> None:
         """From step `at` on (the next one) make batches by another cost: Scheduler.cost, when it has refitted.
         The same call on every rank, with a step that no rank's loader has reached."""
         self._core.set_cost(self.step if at is None else at, cost)
 
-    def state_dict(self, step=None):
+    def state_dict(self, step: int | None = None) -> dict[str, Any]:
         """What to go on from. A DataLoader with workers has drawn batches that training has not seen: say how many
         steps of this epoch are trained, and those after it come again."""
         if step is None or step == self.step:
@@ -104,20 +118,20 @@ class BatchSampler:
                 return {"sampler": state, "epoch": self.epoch}
         raise ValueError("step %r of the epoch, expected one of the last %d up to %d" % (step, KEEP, self.step))
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._core.restore("state_dict", bytes(state["sampler"]))
         self.epoch = state["epoch"]
         self._states.clear()
         self._ended = False
 
-    def figures(self):
+    def figures(self) -> _core._Epoch:
         """What the epoch hands out, drops and leaves idle: doc/batches.md defines each figure."""
         return self._core.figures()
 
-    def buckets(self):
+    def buckets(self) -> list[Bucket]:
         """Bucket(seq_len, count, batch_size, work_s) of each distinct length."""
         return [Bucket(*row) for row in self._core.buckets()]
 
-    def hash(self):
+    def hash(self) -> str:
         """Ranks with the same one go on alike."""
         return "%016x" % self._core.hash()

@@ -20,26 +20,49 @@ optimiser, sees the rank's own sequences as always.
 Tensors may stand in lists, tuples and dicts. Which have T rows and which have S is agreed over all ranks and
 steps, by the name of the argument: a coincidence on one rank means nothing.
 """
+from __future__ import annotations
+
 import hashlib
 import operator
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Protocol
 
 import torch
 
 from .balancer import SequenceBalancer
 
+if TYPE_CHECKING:
+    from torch.nn import Module
+    from typing_extensions import Self
+    from .balancer import Step
+    from .plan import Plan
+    from .scheduler import Scheduler
+
+    class _HasModel(Protocol):
+        @property
+        def model(self) -> Module | None: ...
+
+    class _HasModule(Protocol):
+        @property
+        def module(self) -> Module | None: ...
+
+    _Log = Callable[[dict[str, Any]], object]
+    _Ints = list[int]
+else:
+    _Ints = list
+
 MOST_TENSORS = 30  # that are looked at: two votes each
 
 
-class HeldLens(list):
+class HeldLens(_Ints):
     """The rows of each held chunk, and the step they belong to: who computes a block again in the backward pass
     (activation checkpointing) hands these on. Where lengths are a tensor, that has the attribute."""
-    knapformer_step = None
+    knapformer_step: Step | None = None
 
 
 class Handle:
     """What attach_to_trainer returns. balancer, scheduler: what is used. plan: of the last step."""
 
-    def __init__(self, stage, attentions, scheduler, log):
+    def __init__(self, stage: Module, attentions: Iterable[Module], scheduler: Scheduler, log: _Log | None) -> None:
         self.balancer, self.scheduler, self._log = SequenceBalancer(scheduler=scheduler), scheduler, log
         self._fates = {}  # of each further tensor, by name: 1 may be per token, 2 may be per sequence, 3 both
         self._logged = -1
@@ -49,7 +72,7 @@ class Handle:
             self._replace(module, self._attention(module.forward))
 
     @property
-    def plan(self):
+    def plan(self) -> Plan | Any:  # None before the first step
         return self.balancer.plan
 
     def _replace(self, module, forward):
@@ -57,7 +80,7 @@ class Handle:
         self._before.append((module, module.__dict__.get("forward")))
         module.forward = forward
 
-    def detach(self):
+    def detach(self) -> None:
         """Leave everything as it was. A second call does nothing."""
         for module, forward in self._before:
             if forward is None:
@@ -66,14 +89,14 @@ class Handle:
                 module.forward = forward
         self._before = []
 
-    def settle(self):
+    def settle(self) -> None:
         """After the last step, and before the scheduler's state is saved. Collective."""
         self.balancer.settle()
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.detach()
 
     # ------------------------------------------------------------------------ attention
@@ -156,7 +179,8 @@ class Handle:
         return home[0] if isinstance(out, torch.Tensor) else type(out)(home)
 
 
-def attach_to_trainer(trainer, scheduler, stage=None, attention=None, log=None):
+def attach_to_trainer(trainer: Module | _HasModel | _HasModule, scheduler: Scheduler, stage: Module | str | None = None,
+                      attention: type[Module] | str | None = None, log: _Log | None = None) -> Handle:
     """Balance the token stage of a trainer's model; see the head of this file for what that is.
 
     trainer    a torch module, or anything whose .model or .module is one (DDP and FSDP included)

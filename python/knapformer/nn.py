@@ -13,12 +13,14 @@ on the CPU, and on GPUs if the package was built with CUDA; elsewhere plain torc
     eager       layer_norm_modulate -> _Modulate (autograd) --> _forward, _backward --> _core.adaln, adaln_cuda
     compiled    layer_norm_modulate -> torch.ops.knapformer --'
 """
+from __future__ import annotations
+
 import contextlib
 import functools
 import itertools
 import math
 from array import array
-from typing import Any, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Literal, overload
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -26,6 +28,10 @@ from torch.nn import functional as F
 
 from . import _core
 from ._attention import attention, lengths_of
+
+if TYPE_CHECKING:
+    from ._attention import _Lens, _Segmented
+    _Rounding = Literal["once", "each"]
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # kf_dtype
 ROUNDINGS = {"once": 0, "each": 1}  # kf_rounding
@@ -39,30 +45,43 @@ Tensor = torch.Tensor
 class PackedAttention(torch.nn.Module):
     """knapformer.attention as a module, so that knapformer.hooks finds it and can balance it."""
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, lens: Any) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, lens: _Lens | _Segmented) -> Tensor:
         """q, k, v (T, heads, head_dim) -> (T, heads, head_dim)."""
         return attention(q, k, v, lens)
+
+    if TYPE_CHECKING:  # torch leaves open what a module is called with
+        __call__ = forward
 
 
 class LayerNormModulate(torch.nn.Module):
     """layer_norm_modulate as a module; it has no parameters."""
 
-    def __init__(self, eps: float = 1e-6, rounding: str = "once"):
+    def __init__(self, eps: float = 1e-6, rounding: _Rounding = "once") -> None:
         super().__init__()
         _check_numbers(eps, rounding)
         self.eps, self.rounding = eps, rounding
 
-    def forward(self, x: Tensor, scale: Tensor, shift: Tensor, lens: Any, gate: Optional[Tensor] = None,
-                u: Optional[Tensor] = None) -> Union[Tensor, Tuple[Tensor, Tensor]]:
+    @overload
+    def forward(self, x: Tensor, scale: Tensor, shift: Tensor, lens: _Lens, gate: None = None, u: None = None) -> Tensor: ...
+    @overload
+    def forward(self, x: Tensor, scale: Tensor, shift: Tensor, lens: _Lens, gate: Tensor, u: Tensor) -> tuple[Tensor, Tensor]: ...
+    def forward(self, x, scale, shift, lens, gate=None, u=None):
         return layer_norm_modulate(x, scale, shift, lens, gate, u, self.eps, self.rounding)
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def extra_repr(self) -> str:
         return f"eps={self.eps}, rounding={self.rounding!r}"
 
 
-def layer_norm_modulate(x: Tensor, scale: Tensor, shift: Tensor, lens: Any, gate: Optional[Tensor] = None,
-                        u: Optional[Tensor] = None, eps: float = 1e-6,
-                        rounding: str = "once") -> Union[Tensor, Tuple[Tensor, Tensor]]:
+@overload
+def layer_norm_modulate(x: Tensor, scale: Tensor, shift: Tensor, lens: _Lens, gate: None = None, u: None = None,
+                        eps: float = 1e-6, rounding: _Rounding = "once") -> Tensor: ...
+@overload
+def layer_norm_modulate(x: Tensor, scale: Tensor, shift: Tensor, lens: _Lens, gate: Tensor, u: Tensor,
+                        eps: float = 1e-6, rounding: _Rounding = "once") -> tuple[Tensor, Tensor]: ...
+def layer_norm_modulate(x, scale, shift, lens, gate=None, u=None, eps=1e-6, rounding="once"):
     """y; with gate and u (x + gate[s] * u, y of that). Results have x's type.
 
     x, u: (T, D). scale, shift, gate: (S, D), slices of a wider tensor too; of x's type or another.
@@ -263,7 +282,7 @@ class _Modulate(torch.autograd.Function):
 # ------------------------------------------------------------------------- the operator, for compilers
 
 
-HAS_OPERATOR = hasattr(torch.library, "custom_op")  # torch 2.4
+HAS_OPERATOR: bool = hasattr(torch.library, "custom_op")  # torch 2.4
 
 
 def _compiling():
@@ -296,11 +315,11 @@ def _or_empty(x, *tensors):
 
 
 if HAS_OPERATOR:
-    _Four, _Five = (Tuple[(Tensor,) * n] for n in (4, 5))
-
-    @torch.library.custom_op("knapformer::layer_norm_modulate", mutates_args=(), device_types=("cpu", "cuda"))
-    def _modulate_op(x: Tensor, scale: Tensor, shift: Tensor, gate: Optional[Tensor], u: Optional[Tensor],
-                     lens: Tensor, eps: float, rounding: str) -> _Four:
+    @torch.library.custom_op(
+        "knapformer::layer_norm_modulate", mutates_args=(), device_types=("cpu", "cuda"),
+        schema="(Tensor x, Tensor scale, Tensor shift, Tensor? gate, Tensor? u, Tensor lens, float eps, str rounding)"
+               " -> (Tensor, Tensor, Tensor, Tensor)")
+    def _modulate_op(x, scale, shift, gate, u, lens, eps, rounding):
         """x with the prologue (empty without a gate), y, mean and rstd; no gradient through the latter."""
         cu = _check_op(x, scale, shift, gate, u, lens, eps, rounding)
         return _or_empty(x, *_forward(x, scale, shift, gate, u, cu, eps, rounding))
@@ -311,10 +330,11 @@ if HAS_OPERATOR:
         new = None if gate is None else x.new_empty(x.shape)
         return _or_empty(x, new, x.new_empty(x.shape), mean, rstd)
 
-    @torch.library.custom_op("knapformer::layer_norm_modulate_backward", mutates_args=(), device_types=("cpu", "cuda"))
-    def _backward_op(dy: Tensor, dx_add: Optional[Tensor], x: Tensor, scale: Tensor, gate: Optional[Tensor],
-                     u: Optional[Tensor], mean: Tensor, rstd: Tensor, lens: Tensor, eps: float,
-                     rounding: str) -> _Five:
+    @torch.library.custom_op(
+        "knapformer::layer_norm_modulate_backward", mutates_args=(), device_types=("cpu", "cuda"),
+        schema="(Tensor dy, Tensor? dx_add, Tensor x, Tensor scale, Tensor? gate, Tensor? u, Tensor mean, Tensor rstd,"
+               " Tensor lens, float eps, str rounding) -> (Tensor, Tensor, Tensor, Tensor, Tensor)")
+    def _backward_op(dy, dx_add, x, scale, gate, u, mean, rstd, lens, eps, rounding):
         cu = _check_op(x, scale, scale, gate, u, lens, eps, rounding)
         return _or_empty(x, *_backward(dy, dx_add, x, scale, gate, u, mean, rstd, cu, eps, rounding))
 

@@ -5,20 +5,31 @@
 
 `Plan` is what the scheduler and the balancer hand out, too; there it knows the rank it is on.
 """
-import collections
+from __future__ import annotations
+
 import os
 import time
 from array import array
+from typing import TYPE_CHECKING, Any, Iterable, Literal, Mapping, NamedTuple, Sequence, SupportsIndex
 
 from . import _core
 
-Before = collections.namedtuple("Before", "max_over_mean step_s")
-After = collections.namedtuple("After", "max_over_mean step_s compute_s comm_s max_tokens")
-Segment = collections.namedtuple("Segment", "seq rows offset first_head heads")
+if TYPE_CHECKING:
+    from ._core import _Figures
+    _Bags = int | str | list[int] | tuple[int, ...]
+    _Affinity = Literal["fill", "spread"]
+else:
+    _Figures = object  # Plan.__getattr__ has them
+
+Before = NamedTuple("Before", [("max_over_mean", float), ("step_s", float)])
+After = NamedTuple("After", [("max_over_mean", float), ("step_s", float), ("compute_s", float), ("comm_s", float),
+                             ("max_tokens", int)])
+Segment = NamedTuple("Segment", [("seq", int), ("rows", int), ("offset", int), ("first_head", int), ("heads", int)])
 
 ROUTE, SEQUENCES, ULYSSES, ULYSSES_SPLIT = range(4)  # kinds of exchange: kf_exchange_kind
 
-def ints(values):
+
+def ints(values: Sequence[SupportsIndex]) -> bytes:
     """Whole numbers as the bytes of 64-bit integers, which is how arrays reach the C library."""
     values = list(values)
     try:
@@ -32,12 +43,12 @@ def ints(values):
         return array("q", [value.__index__() for value in values]).tobytes()
 
 
-def reals(values):
+def reals(values: Iterable[float] | None) -> bytes | None:
     """The same for real numbers; None stays None."""
     return None if values is None else array("d", values).tobytes()
 
 
-def list_of(data, columns=1):
+def list_of(data: bytes | bytearray, columns: int = 1) -> list[Any]:
     """Bytes of 64-bit integers as a list, of tuples where there are several columns."""
     flat = array("q")
     flat.frombytes(data)
@@ -45,7 +56,7 @@ def list_of(data, columns=1):
     return flat if columns == 1 else [tuple(flat[i:i + columns]) for i in range(0, len(flat), columns)]
 
 
-def bags_text(bags):
+def bags_text(bags: _Bags) -> str:
     """An int, a list of sizes, "g1n8+g2n4" or "auto", as the C library reads it."""
     if isinstance(bags, str):
         return bags
@@ -56,7 +67,8 @@ def bags_text(bags):
     raise ValueError('bags: %r, expected a number, a list of sizes, "g1n8+g2n4" or "auto"' % (bags,))
 
 
-def configuration(ranks, keys, config=None, defaults=(), settings=()):
+def configuration(ranks: int, keys: Mapping[str, object], config: str | os.PathLike[str] | None = None,
+                  defaults: Iterable[str] = (), settings: Iterable[str] = ()) -> tuple[bytes, str, str]:
     """The C library's configuration, its bags and its model. What comes later wins: `defaults`, the YAML file `config`,
     `settings`, all "key=value" texts, and `keys`, a dict in which None says nothing. All else is the C library's default."""
     name, text = "config", None
@@ -71,7 +83,7 @@ def configuration(ranks, keys, config=None, defaults=(), settings=()):
         raise ValueError(str(error).replace("--set ", "")) from None
 
 
-def batch_of(seq_lens_per_rank):
+def batch_of(seq_lens_per_rank: Iterable[Iterable[SupportsIndex]]) -> tuple[bytes, bytes]:
     """(rank_off, len) of a list with each rank's lengths."""
     offsets, lens = [0], []
     for rank, seq_lens in enumerate(seq_lens_per_rank):
@@ -86,7 +98,7 @@ def batch_of(seq_lens_per_rank):
     return ints(offsets), ints(lens)
 
 
-class Plan:
+class Plan(_Figures):
     """Who computes what in one step, read-only. The figures have the names of `knapformer plan --json`
     and are defined in doc/metrics-of-a-plan.md: ranks seqs tokens ideal_s lower_bound_s gap speedup
     split_seqs a2a_fraction moved_fraction, `before` and `after` with their own. Further:
@@ -102,40 +114,41 @@ class Plan:
     segments     what this rank's attention computes: Segment(seq, rows, offset, first_head, heads)
     """
 
-    def __init__(self, core, rank=None, bags="auto", solve_us=0.0):
+    def __init__(self, core: _core.Plan, rank: int | None = None, bags: str = "auto", solve_us: float = 0.0) -> None:
         self.core, self.rank, self.bags, self.solve_us = core, rank, bags, solve_us
-        self.group = None  # the process group whose ranks it is for; None: the default one
-        self.heads = None  # of the model, where that is another number than the plan was made with
+        self.group: Any = None  # the process group whose ranks it is for; None: the default one
+        self.heads: int | None = None  # of the model, where that is another number than the plan was made with
         self._facts = self._held = self._segments = None
 
-    def __getattr__(self, name):  # the figures are looked up when somebody asks for one
-        if name.startswith("_"):
-            raise AttributeError(name)
-        facts = self.facts
-        if name in facts and name not in ("chunks", "heads", "hash"):
-            return facts[name]
-        raise AttributeError("a plan has no %s" % name)
+    if not TYPE_CHECKING:
+        def __getattr__(self, name):  # the figures are looked up when somebody asks for one
+            if name.startswith("_"):
+                raise AttributeError(name)
+            facts = self.facts
+            if name in facts and name not in ("chunks", "heads", "hash"):
+                return facts[name]
+            raise AttributeError("a plan has no %s" % name)
 
     @property
-    def facts(self):
+    def facts(self) -> _core._Facts:
         if self._facts is None:
             self._facts = self.core.facts()
         return self._facts
 
     @property
-    def before(self):
+    def before(self) -> Before:
         return Before(self.facts["before_max_over_mean"], self.facts["before_step_s"])
 
     @property
-    def after(self):
+    def after(self) -> After:
         return After(*(self.facts[name] for name in After._fields))
 
     @property
-    def hash(self):
+    def hash(self) -> str:
         return "%016x" % self.facts["hash"]
 
     @property
-    def chunks(self):
+    def chunks(self) -> Any:
         data = self.core.array("chunk")
         try:
             import numpy
@@ -149,7 +162,7 @@ class Plan:
             raise ValueError("a plan that was made without a process group is nobody's: give it a rank, plan.at(rank)")
         return self.rank
 
-    def at(self, rank):
+    def at(self, rank: int) -> Plan:
         """The same plan, looked at from a rank."""
         if not 0 <= rank < self.ranks:
             raise ValueError("rank %d, expected 0 to %d, the ranks of the plan" % (rank, self.ranks - 1))
@@ -158,42 +171,42 @@ class Plan:
         return other
 
     @property
-    def held(self):
+    def held(self) -> list[tuple[int, int, int]]:
         if self._held is None:
             self._held = [(row[0], row[3], row[4], row[7]) for row in list_of(self.core.held(self._here()), 8)]
         return [chunk[:3] for chunk in self._held]
 
     @property
-    def lens(self):
+    def lens(self) -> list[int]:
         return [length for _, _, length in self.held]
 
     @property
-    def part_lens(self):
+    def part_lens(self) -> tuple[list[int], ...]:
         lens = self.lens
         return tuple([n for n, chunk in zip(lens, self._held) if chunk[3] == part] for part in range(3))
 
-    def rows(self):
+    def rows(self) -> tuple[int, int]:
         """(rows at home, rows held) of this rank."""
         rank = self._here()
         return (list_of(self.core.array("home_rows"))[rank], list_of(self.core.array("hold_rows"))[rank])
 
     @property
-    def segments(self):
+    def segments(self) -> list[Segment]:
         if self._segments is None:
             data = self.core.segments(ULYSSES, self._here(), self.heads or self.facts["heads"])
             self._segments = [Segment(*row) for row in list_of(data, 5)]
         return self._segments
 
-    def set_heads(self, heads):
+    def set_heads(self, heads: int) -> None:
         """The model has so many heads. A plan that was made with another number keeps its shares."""
         if heads != self.heads:
             self.heads, self._segments = heads, None
 
-    def to_svg(self, title=None):
+    def to_svg(self, title: str | None = None) -> str:
         """The plan as a picture: a bar a rank, before and after."""
         return self.core.svg(title)
 
-    def as_dict(self):
+    def as_dict(self) -> dict[str, Any]:
         """What `knapformer plan --json` prints."""
         names = ("ranks seqs tokens bags ideal_s before after lower_bound_s gap speedup split_seqs a2a_fraction "
                  "moved_fraction solve_us hash")
@@ -206,8 +219,10 @@ class Plan:
             self.seqs, self.ranks, self.after.step_s, self.before.step_s, self.hash)
 
 
-def plan(seq_lens_per_rank, bags="auto", model=None, gamma=None, cluster=None, mem_tokens=None, speeds=None,
-         max_chunk_size=None, affinity=None, budget_us=None):
+def plan(seq_lens_per_rank: Iterable[Iterable[SupportsIndex]], bags: _Bags = "auto", model: str | None = None,
+         gamma: float | None = None, cluster: str | None = None, mem_tokens: int | Sequence[SupportsIndex] | None = None,
+         speeds: Iterable[float] | None = None, max_chunk_size: int | None = None, affinity: _Affinity | None = None,
+         budget_us: float | None = None) -> Plan:
     """Plan one step: seq_lens_per_rank[r] are the lengths, in tokens, of rank r's sequences.
 
     bags        "auto", a bag size, a list of sizes or "g1n8+g2n4"
@@ -237,7 +252,7 @@ def plan(seq_lens_per_rank, bags="auto", model=None, gamma=None, cluster=None, m
     return Plan(core, None, bags, 1e6 * (time.perf_counter() - start))
 
 
-def mix(name, ranks=None, seed=0):
+def mix(name: str, ranks: int | None = None, seed: int = 0) -> list[list[int]]:
     """Each rank's lengths of a mix: joint, mixres, lowres, lowres4k, clips, wan, or data codes such as
     "g16b4i256f1s0,g8b1i2048f1s0" (ranks, samples a rank, pixels, frames, 1 for video)."""
     rank_off, lens, _ = _core.mix(name, ranks or 0, seed)

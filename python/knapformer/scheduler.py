@@ -11,14 +11,38 @@ input, and any difference between ranks, is every rank's ValueError, with the ra
 
 Without a process group the caller speaks for all ranks.
 """
+from __future__ import annotations
+
 import json
 import logging
 import struct
 import weakref
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Literal, Mapping, Protocol, Sequence, SupportsIndex, TypedDict
 
 from . import _core
 from ._ranks import Ranks
 from .plan import Plan, bags_text, configuration, ints, reals
+
+if TYPE_CHECKING:
+    import os
+    from torch.distributed import ProcessGroup
+    from typing_extensions import Unpack
+    from .batches import _Array
+    from .plan import _Affinity, _Bags
+    _CostModel = Literal["history", "static", "modelled"]
+    _Level = Literal["error", "warning", "info", "debug"]
+    _Log = Callable[[int, str], object]
+    _Path = str | os.PathLike[str]
+    _Profile = tuple[int, int, int]  # kind, resolution, frames
+
+    class _Record(Protocol):  # may have home, kind, resolution and frames, too
+        @property
+        def length(self) -> SupportsIndex: ...
+
+    _Chunk = SupportsIndex | dict[str, Any] | _Record
+    _Counters = TypedDict("_Counters", {
+        "memory_bytes": int, "memory_limit_bytes": int, "tokens": int, "samples": int, "plan_s": float, "route_s": float,
+        "compute_s": float, "wait_s": float}, total=False)
 
 KINDS = ("unknown", "image", "keyframes", "video")
 LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.DEBUG}
@@ -26,7 +50,7 @@ LEVEL_NAMES = ("error", "warning", "info", "debug")
 COUNTERS = ("memory_bytes", "memory_limit_bytes", "tokens", "samples", "plan_s", "route_s", "compute_s", "wait_s")
 
 RECORD = struct.Struct("=qQ")  # what this package gathers beside the lengths: votes, signature
-GATHERS = weakref.WeakKeyDictionary()  # by process group
+GATHERS: weakref.WeakKeyDictionary[Ranks | ProcessGroup, _core.Gather] = weakref.WeakKeyDictionary()  # by process group
 LAST_STEP, END, STATE = range(3)  # what can be written
 WRONG = (TypeError, ValueError, OverflowError)  # what rubbish among lengths and records raises
 
@@ -50,10 +74,13 @@ class Scheduler:
                         logger "knapformer", as far as that lets them through
     """
 
-    def __init__(self, bag_config=None, cost_model=None, rebalance_interval=None, *, model=None, gamma=None,
-                 cluster=None, mem_tokens=None, max_chunk_size=None, affinity=None, budget_us=None,
-                 cost_file=None, config=None, settings=(), defaults=(), speeds=None, ranks=None, group=None, log=None,
-                 log_level=None):
+    def __init__(self, bag_config: _Bags | None = None, cost_model: _CostModel | None = None,
+                 rebalance_interval: int | None = None, *, model: str | None = None, gamma: float | None = None,
+                 cluster: str | None = None, mem_tokens: int | None = None, max_chunk_size: int | None = None,
+                 affinity: _Affinity | None = None, budget_us: float | None = None, cost_file: _Path | None = None,
+                 config: _Path | None = None, settings: Iterable[str] = (), defaults: Iterable[str] = (),
+                 speeds: Iterable[float] | None = None, ranks: int | None = None, group: ProcessGroup | None = None,
+                 log: _Log | None = None, log_level: _Level | None = None) -> None:
         self.group = Ranks(group)
         keys = {"cost_model": cost_model, "rebalance_interval": rebalance_interval, "model": model,
                 "gamma": gamma, "cluster": cluster, "mem_tokens": mem_tokens,
@@ -62,16 +89,16 @@ class Scheduler:
                 "bag_size": None if bag_config is None else bags_text(bag_config)}
         if log is None:  # no lines that the logger would drop, unless the file asks for them
             defaults = ["log_level=" + _logger_level(), *defaults]
-        self.ranks = _rank_count(ranks, self.group, configuration(0, keys, config, defaults, settings)[1])
+        self.ranks: int = _rank_count(ranks, self.group, configuration(0, keys, config, defaults, settings)[1])
         raw, self.bags, self.model = configuration(self.ranks, keys, config, defaults, settings)
         self._core = _core.Scheduler(raw, self.ranks, reals(speeds), log or (_log if self.group.rank == 0 else None))
-        self.gather = _gather_of(self.group)
+        self.gather: _core.Gather = _gather_of(self.group)
         self._trouble = None  # of rank 0 with its files, which every rank hears of when it plans
         self.votes = 0  # of the last assign, all ranks' together: see hooks.py
 
     # ------------------------------------------------------------------------------- plan
 
-    def assign(self, chunks):
+    def assign(self, chunks: Iterable[_Chunk | Sequence[_Chunk]] | _Array) -> Plan:
         """The plan of one step. In a process group `chunks` are this rank's sequences; otherwise all
         ranks': records that say their home, a list with a list for each rank, or lengths alone, of which
         number i of n lives on rank i * ranks // n. A sequence is its length in tokens, or a record (a dict,
@@ -93,7 +120,8 @@ class Scheduler:
         self._write()
         return Plan(plan, 0 if self.ranks == 1 else None, self.bags)
 
-    def plan(self, lens, profiles=None, votes=0, signature=0, error=None):
+    def plan(self, lens: Sequence[SupportsIndex], profiles: Sequence[_Profile] | None = None, votes: int = 0,
+             signature: int = 0, error: str | None = None) -> Plan:
         """assign() for the ranks of a process group, without records: this rank's lengths, and (kind,
         resolution, frames) of each or None. `error`, if any, is what is wrong with them. Every rank's
         `votes` are combined by "and" into self.votes; a `signature` must be the same on all."""
@@ -135,7 +163,7 @@ class Scheduler:
 
     # ------------------------------------------------------------------------------ learn
 
-    def update_stats(self, gpu_id, exec_time, **counters):
+    def update_stats(self, gpu_id: int, exec_time: float, **counters: Unpack[_Counters]) -> None:
         """Rank gpu_id was busy for exec_time seconds in the step that was planned last: computing and
         moving data, without waiting for others. In a process group report your own rank. counters:
         memory_bytes, memory_limit_bytes, tokens, samples, plan_s, route_s, compute_s, wait_s."""
@@ -144,7 +172,7 @@ class Scheduler:
             raise ValueError("counter %s, expected %s" % (sorted(unknown)[0], ", ".join(COUNTERS)))
         self._core.update_stats(gpu_id, exec_time, tuple(counters.get(name, 0) for name in COUNTERS))
 
-    def settle(self):
+    def settle(self) -> None:
         """Learn from the last step's times now, not at the next plan: before saving, and after the last
         step. Writes the state_file, if there is one. Collective in a process group."""
         if self.group.size > 1:
@@ -168,41 +196,41 @@ class Scheduler:
                     raise
                 self._trouble = str(problem)
 
-    def close(self):
+    def close(self) -> None:
         """After the last settle(): the end of the trace_file."""
         if self.group.rank == 0:
             self._core.write(END)
 
-    def metrics(self):
+    def metrics(self) -> dict[str, Any]:
         """The figures of the last step whose times are known, as doc/metrics.md defines them: a dict."""
         return json.loads(self._core.metrics(False))
 
-    def prometheus(self):
+    def prometheus(self) -> str:
         """The same in Prometheus's text format."""
         return self._core.metrics(True)
 
     @property
-    def cost(self):
+    def cost(self) -> bytes:
         """The cost that plans are made with, for BatchSampler.set_cost."""
         return self._core.learned()[0]
 
     @property
-    def refits(self):
+    def refits(self) -> int:
         return self._core.learned()[1]
 
     @property
-    def steps(self):
+    def steps(self) -> int:
         """How many steps were planned."""
         return self._core.steps()
 
-    def new_epoch(self):
+    def new_epoch(self) -> None:
         self._core.new_epoch()
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, bytes]:
         """Everything it knows. After settle() the same on every rank, so one saves and all restore."""
         return {"scheduler": self._core.save()}
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._core.restore("state_dict", bytes(state["scheduler"]))
 
 
@@ -236,7 +264,7 @@ def _rank_count(ranks, group, bags):
     return ranks
 
 
-def bag_sizes(bags):
+def bag_sizes(bags: str) -> list[int]:
     """The sizes of the bags that a spec has by itself; of "auto" one of one rank."""
     if bags.startswith("["):
         return [int(size) for size in bags.strip("[] ").split(",")]

@@ -14,14 +14,27 @@ the same move with the two sides swapped.
 Calls are collective: every rank makes the same ones, with tensors of the same type and width, also a rank
 without rows.
 """
+from __future__ import annotations
+
 import threading
+from typing import TYPE_CHECKING, Any, Callable, Sequence, TypeVar
 
 import torch
 from torch.autograd.function import once_differentiable
 
 from .plan import ROUTE, list_of
 
-CARRIERS = ((8, torch.int64), (4, torch.int32), (1, torch.uint8))
+if TYPE_CHECKING:
+    from torch import Tensor
+    from . import _core
+    from ._ranks import Ranks
+    from ._stopwatch import Stopwatch
+    from .plan import Plan
+    # What goes in comes out: a tensor, or a list, a tuple or a dict of as many.
+    _Tensors = TypeVar("_Tensors", bound=Tensor | list[Tensor] | tuple[Tensor, ...] | dict[Any, Tensor])
+    _Departed = tuple["Exchange", dict[str, "Flight"], tuple[Tensor, ...]]
+
+CARRIERS: tuple[tuple[int, torch.dtype], ...] = ((8, torch.int64), (4, torch.int32), (1, torch.uint8))
 
 
 class Exchange:
@@ -29,14 +42,16 @@ class Exchange:
     `fans_out`: a row may go to several ranks (see SequenceBalancer.route_sequences); on the way back its copies
     are added up, `adds_up`."""
 
-    def __init__(self, ranks, table, device, fans_out=False, stopwatch=None):
+    def __init__(self, ranks: Ranks, table: _core._Table, device: torch.device, fans_out: bool = False,
+                 stopwatch: Stopwatch | None = None) -> None:
         self.ranks, self.stopwatch, self.fans_out, self.adds_up = ranks, stopwatch, fans_out, False
         self.n_in, self.n_out, send, recv, send_count, recv_count, self.stay, self.busy = table
         self.send_index, self.recv_index = _index(send, device), _index(recv, device)
-        self.send_count, self.recv_count = list_of(send_count), list_of(recv_count)
+        self.send_count: list[int] = list_of(send_count)
+        self.recv_count: list[int] = list_of(recv_count)
 
     @property
-    def reversed(self):
+    def reversed(self) -> Exchange:
         """The way back. Made when asked for: two that knew each other would keep their tables until the garbage
         collector comes by."""
         back = Exchange.__new__(Exchange)
@@ -49,16 +64,16 @@ class Exchange:
         return back
 
     @property
-    def is_identity(self):
+    def is_identity(self) -> bool:
         """Nothing moves on any rank, and here every row stays in its place."""
         return not self.busy and self.n_in == self.n_out and (
             self.n_in == 0 or self.stay == [(0, 0, self.n_in)])
 
-    def move(self, tensors):
+    def move(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """New tensors of n_out rows."""
         return self.launch(tensors).land()
 
-    def launch(self, tensors, later=False):
+    def launch(self, tensors: Sequence[Tensor], later: bool = False) -> Flight:
         """Send them off. `later`: without waiting, so that others can compute until land()."""
         size, carrier = _carrier(tensors)
         flight = Flight(self, tensors, [_as_carrier(t, carrier, size) for t in tensors])
@@ -91,11 +106,13 @@ class Exchange:
 class Flight:
     """Rows on their way: the buffers, and what to wait for."""
 
-    def __init__(self, exchange, tensors, rows):
+    def __init__(self, exchange: Exchange, tensors: Sequence[Tensor], rows: list[Tensor]) -> None:
         self.exchange, self.tensors, self.rows = exchange, tensors, rows
-        self.sent = self.received = self.work = None
+        self.sent: Tensor | None = None
+        self.received: Tensor | None = None
+        self.work: Any = None
 
-    def land(self):
+    def land(self) -> list[Tensor]:
         """The tensors, of n_out rows."""
         exchange, column, out = self.exchange, 0, []
         if self.work is not None:
@@ -111,7 +128,7 @@ class Flight:
         return out
 
 
-def _index(data, device):
+def _index(data: bytearray, device: torch.device) -> Tensor:
     if len(data) == 0:
         return torch.empty(0, dtype=torch.int64, device=device)
     index = torch.frombuffer(data, dtype=torch.int64)
@@ -199,7 +216,7 @@ class _Move(torch.autograd.Function):
         return (None, None) + tuple(out)
 
 
-def move(exchange, tensors, done=None):
+def move(exchange: Exchange, tensors: Sequence[Tensor], done: Callable[[str], object] | None = None) -> list[Tensor]:
     """Tensors of exchange.n_in rows become tensors of exchange.n_out rows, differentiable."""
     device = tensors[0].device
     for i, tensor in enumerate(tensors):
@@ -250,13 +267,13 @@ def _stand_in(tensor, n_rows):
     return tensor.new_zeros(()).expand((n_rows,) + tuple(tensor.shape[1:]))
 
 
-def depart(exchange, tensors):
+def depart(exchange: Exchange, tensors: Sequence[Tensor]) -> _Departed:
     """Floating point tensors, all or none of which need gradients, set off. For arrive()."""
     box = {}
     return exchange, box, _Depart.apply(exchange, box, *tensors)
 
 
-def arrive(departed):
+def arrive(departed: _Departed) -> list[Tensor]:
     exchange, box, stand_ins = departed
     return list(_Arrive.apply(exchange, box, *stand_ins))
 
@@ -290,7 +307,7 @@ def _like(tensors, leaves):
     return dict(zip(tensors, leaves)) if isinstance(tensors, dict) else type(tensors)(leaves)
 
 
-def pack_for_bag(mapping, tensors):
+def pack_for_bag(mapping: Plan, tensors: _Tensors) -> _Tensors:
     """Rows of this rank's own sequences, one after the other, become the rows that it computes: mapping.lens
     says how many of each chunk. `mapping` is what Scheduler.assign returned; `tensors` a tensor, a list, a tuple
     or a dict of them, and so is the result. Collective, differentiable."""
@@ -302,7 +319,7 @@ def pack_for_bag(mapping, tensors):
     return _like(tensors, move(exchange, leaves))
 
 
-def unpack_from_bag(outputs, mapping=None):
+def unpack_from_bag(outputs: _Tensors, mapping: Plan | None = None) -> _Tensors:
     """The way back: what was computed of the held rows, of any width, returns to the sequences' homes. `mapping`
     is by default the one of this thread's last pack_for_bag."""
     mapping = mapping if mapping is not None else getattr(_last, "mapping", None)

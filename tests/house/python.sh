@@ -30,7 +30,7 @@ folder = os.path.dirname(knapformer.__file__)
 assert folder.startswith(sys.prefix), folder
 assert importlib.metadata.version("knapformer") == knapformer.__version__
 names = set(os.listdir(folder))
-assert {"_core.abi3.so", "py.typed", "__init__.pyi", "hooks.py"} <= names, names
+assert {"_core.abi3.so", "py.typed", "_core.pyi", "hooks.py"} <= names, names
 assert not [n for n in names if n.endswith((".c", ".h"))], names
 tags = next(f for f in importlib.metadata.files("knapformer") if f.name == "WHEEL").read_text()
 assert re.search(r"^Tag: cp38-abi3-", tags, re.M), tags
