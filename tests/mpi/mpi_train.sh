@@ -229,7 +229,7 @@ refuse 'cut: 100 bytes of a state of' 2 $on --set state_file=cut
 
 printf 'knapformer:\n  gamma: 0.4\n  gama: 0.4\n' >wrong.yaml
 printf 'knapformer: [\n' >broken.yaml
-refuse 'model "nope"' 2 --model nope
+refuse 'found "nope"' 2 --model nope
 refuse 'width 100 with 3 heads, expected a width that the heads divide' 2 --model d=100,layers=1,heads=3
 refuse 'mix "nope"' 2 --data synthetic:nope
 refuse 'mix "wan" does not tell text from visual tokens' 2 --data synthetic:wan

@@ -60,8 +60,8 @@ class Twin:
             self.model(rank, MODEL)
 
     def model(self, rank, model):
-        raw, _ = _core.config("test", None, ["model=" + model, "cost_model=static", "mem_tokens=%d" % CAP], RANKS)
-        self.schedulers[rank] = _core.Scheduler(RANKS, raw, None, None, None, None)
+        raw = _core.config([], "test", None, ["model=" + model, "cost_model=static", "mem_tokens=%d" % CAP], RANKS)[0]
+        self.schedulers[rank] = _core.Scheduler(raw, RANKS, None, None)
 
     def report(self, rank, seconds):
         self.schedulers[rank].update_stats(rank, seconds, (0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0))
