@@ -17,7 +17,6 @@
 **   net.c        the network: memory, forward, backward
 **   clock.c      where a rank's time goes
 **   measure.c    what this machine takes: the cost that the first plans are made with
-**   group.c      the order of a rank's rows: split, early, late
 **   variant.c    one variant of training: parameters, optimiser, scheduler
 **   trainer.c    one step: plan, route, forward, loss, backward, reduce, update
 **   record.c     what was measured, step by step; what the balancer brought
