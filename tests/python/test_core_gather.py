@@ -10,6 +10,7 @@ sys.modules["torch"] = None  # whoever imports it fails
 from knapformer import _core  # noqa: E402
 from knapformer.plan import ints  # noqa: E402
 from knapformer.scheduler import RECORD, _pack_profiles  # noqa: E402
+from program import ENVIRONMENT  # noqa: E402
 
 RANKS, MODEL, CAP, VERDICT = 4, "DiT-S", 20000, 256
 LENS = [[300, 40], [], [9000], [5, 6, 7]]
@@ -19,9 +20,8 @@ class Probe:
     """Ranks of C."""
 
     def __init__(self):
-        environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
         program = os.path.join(os.environ["KF_BUILD"], "tests", "gather_probe")
-        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
+        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENVIRONMENT,
                                         encoding="utf-8", errors="replace")
 
     def __call__(self, *words):

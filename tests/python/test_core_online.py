@@ -12,6 +12,7 @@ sys.modules["torch"] = None  # whoever imports it fails
 import knapformer  # noqa: E402
 from knapformer import BatchSampler  # noqa: E402
 from knapformer.scheduler import Scheduler  # noqa: E402
+from program import ENVIRONMENT, PROGRAM  # noqa: E402
 from refusal import refuses  # noqa: E402
 
 YAML = """knapformer:
@@ -164,8 +165,9 @@ def means_one_thing():
         refuses(lambda: Scheduler(ranks=4, defaults=["gamma"]), "gamma", "=")
         knapformer.fit([100, 200, 400], [0.1, 0.21, 0.45]).save(cost)
         refuses(lambda: Scheduler("auto", "static", ranks=4, cost_file=cost), "cost_model is static", "cost.yaml")
-        said = subprocess.run([os.environ["KF_PROGRAM"], "sim", "--mix", "joint", "--steps", "1", "--set", "cost_model=static",
-                               "--set", "cost_file=" + cost], stderr=subprocess.PIPE, universal_newlines=True)
+        said = subprocess.run([PROGRAM, "sim", "--mix", "joint", "--steps", "1", "--set", "cost_model=static",
+                               "--set", "cost_file=" + cost], stderr=subprocess.PIPE, env=ENVIRONMENT,
+                              universal_newlines=True)
         assert said.returncode == 2 and "cost_model is static" in said.stderr, said
 
 

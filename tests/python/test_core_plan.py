@@ -9,15 +9,13 @@ import threading
 
 sys.modules["torch"] = None  # whoever imports it fails
 import knapformer  # noqa: E402
+from program import ENVIRONMENT, PROGRAM  # noqa: E402
 from refusal import refuses  # noqa: E402
-
-PROGRAM = os.environ["KF_PROGRAM"]
 
 
 def program(*arguments, text=None):
-    environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
     out = subprocess.run([PROGRAM] + [str(a) for a in arguments], input=text, stdout=subprocess.PIPE, check=True,
-                         universal_newlines=True, env=environment).stdout
+                         universal_newlines=True, env=ENVIRONMENT).stdout
     return json.loads(out)
 
 
