@@ -97,6 +97,10 @@ typedef struct cli_configuration {
 /* Returns 0, or an exit code after saying what is wrong. */
 int cli_configure(const char *command, const cli_configuration *asked, kf_config *config);
 
+/* When all steps are done: end the files of a configuration and save the state, both in any case. */
+int cli_end_files(const char *command, kf_outputs *outputs, const kf_scheduler *scheduler,
+                  const char *state_file);
+
 /* A kf_log_fn: lines on stderr. `user` is the command's name. */
 void cli_log(void *user, kf_log_level level, const char *line);
 

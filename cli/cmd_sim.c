@@ -497,8 +497,7 @@ static int run(job *j) {
     j->comm ? kf_step_settle(j->step, j->scheduler) : kf_scheduler_settle(j->scheduler);
   if (status) return fail(j, status);
   if ((code = show_last(j)) || j->rank > 0) return code;
-  if (kf_outputs_close(j->outputs) || kf_scheduler_save_file(j->scheduler, j->config.state_file))
-    return cli_fail_status(KF_EIO, name, NULL);
+  if ((code = cli_end_files(name, j->outputs, j->scheduler, j->config.state_file))) return code;
   if (j->table) print_summary(j);
   if (j->q->json) code = print_json(j);
   return code ? code : cli_close_stdout(name);

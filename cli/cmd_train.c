@@ -153,13 +153,15 @@ static kf_status set_timeout(train_session *s) {
   return status ? status : kf_comm_set_timeout(s->comm, timeout_s);
 }
 
-static int make_ways(train_session *s) {
+static int make_variants(train_session *s) {
   const train_request *q = s->q;
-  s->scheduling->log = s->rank == 0 ? train_log : NULL;
   s->scheduling->log_user = s;
   kf_status status = train_job_create(&s->options, &s->job);
   for (int w = 0; w < N_VARIANTS && !status; w++) {
     bool wanted = q->compare || q->balance == (w == WITH);
+    bool silent =
+      s->rank > 0 || (q->compare && w == WITHOUT); /* one log, of the variant that counts */
+    s->scheduling->log = silent ? NULL : train_log;
     s->record[w].n_ranks = s->n_ranks;
     if (wanted) status = train_variant_create(s->job, s->scheduling, w == WITH, &s->variant[w]);
     if (wanted && !status) status = train_check_ranks(s->job, s->variant[w]);
@@ -181,7 +183,7 @@ static int begin(train_session *s) {
   s->options.comm = s->comm;
   s->options.ranks_here = s->n_here;
   s->options.model = s->model;
-  if ((code = make_ways(s))) return code;
+  if ((code = make_variants(s))) return code;
   if ((code = in_turn(s, open_files))) return code;
   if (s->rank == 0 && !s->q->json) train_show_start(s);
   return 0;
@@ -275,9 +277,7 @@ static int run_steps(train_session *s) {
 static int show(train_session *s) {
   int code = s->q->json ? train_print_json(s) : train_show_results(s);
   kf_scheduler *scheduler = train_variant_scheduler(s->variant[train_main_variant(s)]);
-  if (!code &&
-      (kf_outputs_close(s->outputs) || kf_scheduler_save_file(scheduler, s->config.state_file)))
-    code = cli_fail_status(KF_EIO, name, NULL);
+  if (!code) code = cli_end_files(name, s->outputs, scheduler, s->config.state_file);
   if (!code && s->q->report) code = train_write_report(s);
   if (!code && s->q->report && !s->q->json) printf("report: %s\n", s->q->report);
   return code ? code : cli_close_stdout(name);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The configuration as commands take it: a YAML file, then --set, then options that are keys too.
-** */
+/* The configuration as commands take it: a YAML file, then --set, then options that are keys. */
 #include "cli.h"
 
 #include <stdlib.h>
@@ -33,4 +32,12 @@ int cli_configure(const char *command, const cli_configuration *q, kf_config *co
 void cli_log(void *user, kf_log_level level, const char *line) {
   static const char *const word[] = {"info", "error", "warning", "info", "debug"};
   fprintf(stderr, "knapformer %s: %s: %s\n", (const char *)user, word[level], line);
+}
+
+int cli_end_files(const char *command, kf_outputs *outputs, const kf_scheduler *scheduler,
+                  const char *state_file) {
+  kf_status status = kf_outputs_close(outputs);
+  int code = status ? cli_fail_status(status, command, NULL) : 0;
+  status = kf_scheduler_save_file(scheduler, state_file);
+  return status ? cli_fail_status(status, command, NULL) : code;
 }

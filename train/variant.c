@@ -6,12 +6,15 @@
 
 #include "job.h"
 
+/* Without the balancer every rank is a bag of its own, whatever it has to hold. */
 static kf_status make_scheduler(const kf_scheduler_options *o, bool balance, kf_scheduler **out) {
-  kf_scheduler_options at_home = {.plan.cost = o->plan.cost};
+  kf_scheduler_options at_home = *o;
   kf_bags *bags = NULL;
   if (balance) return kf_scheduler_create(o, out);
   kf_status status = kf_bags_parse("g1n1", o->plan.cost.cluster.n_ranks, &bags);
   at_home.plan.bags = bags;
+  at_home.plan.mem_tokens = NULL;
+  at_home.plan.max_chunk_size = 0;
   if (!status) status = kf_scheduler_create(&at_home, out);
   kf_bags_free(bags);
   return status;

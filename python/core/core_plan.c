@@ -17,18 +17,18 @@
 #include "core.h"
 
 /* One array of a plan: where its pointer stands, and how many elements of which size it has. */
-typedef struct part {
+typedef struct field {
   const char *name;
   size_t at;
   int64_t n;
   size_t size;
-} part;
+} field;
 
-enum { N_PARTS = 19 };
+enum { N_FIELDS = 19 };
 
-static void list_parts(const kf_plan *p, part out[N_PARTS]) {
+static void list_fields(const kf_plan *p, field out[N_FIELDS]) {
   int64_t r = p->n_ranks, c = p->n_chunks;
-  const part parts[N_PARTS] = {
+  const field fields[N_FIELDS] = {
     {"chunk", offsetof(kf_plan, chunk), c, sizeof(kf_chunk)},
     {"seq_off", offsetof(kf_plan, seq_off), p->n_seqs + 1, 8},
     {"send_off", offsetof(kf_plan, send_off), r + 1, 8},
@@ -49,10 +49,10 @@ static void list_parts(const kf_plan *p, part out[N_PARTS]) {
     {"comm_s", offsetof(kf_plan, comm_s), r, 8},
     {"load_tokens", offsetof(kf_plan, load_tokens), r, 8},
   };
-  memcpy(out, parts, sizeof parts);
+  memcpy(out, fields, sizeof fields);
 }
 
-static const void *pointer_of(const kf_plan *p, const part *which) {
+static const void *pointer_of(const kf_plan *p, const field *which) {
   const void *pointer;
   memcpy(&pointer, (const char *)p + which->at, sizeof pointer);
   return pointer;
@@ -61,12 +61,12 @@ static const void *pointer_of(const kf_plan *p, const part *which) {
 static PyTypeObject *plan_type;
 
 PyObject *kfpy_plan_copy(const kf_plan *plan) {
-  part parts[N_PARTS + 1];
+  field fields[N_FIELDS + 1];
   size_t n_bytes = 0;
-  list_parts(plan, parts);
+  list_fields(plan, fields);
   /* Not one of the arrays that Python asks for by name, but a picture needs it. */
-  parts[N_PARTS] = (part){NULL, offsetof(kf_plan, before_s), plan->n_ranks, 8};
-  for (int i = 0; i <= N_PARTS; i++) n_bytes += (size_t)parts[i].n * parts[i].size;
+  fields[N_FIELDS] = (field){NULL, offsetof(kf_plan, before_s), plan->n_ranks, 8};
+  for (int i = 0; i <= N_FIELDS; i++) n_bytes += (size_t)fields[i].n * fields[i].size;
   kfpy_plan *self = (kfpy_plan *)kfpy_new(plan_type);
   if (!self) return NULL;
   self->plan = *plan;
@@ -76,10 +76,10 @@ PyObject *kfpy_plan_copy(const kf_plan *plan) {
     return PyErr_NoMemory();
   }
   char *at = self->block;
-  for (int i = 0; i <= N_PARTS; i++) { /* all sizes are multiples of 8 */
-    size_t size = (size_t)parts[i].n * parts[i].size;
-    if (size > 0) memcpy(at, pointer_of(plan, &parts[i]), size);
-    memcpy((char *)&self->plan + parts[i].at, &at, sizeof at);
+  for (int i = 0; i <= N_FIELDS; i++) { /* all sizes are multiples of 8 */
+    size_t size = (size_t)fields[i].n * fields[i].size;
+    if (size > 0) memcpy(at, pointer_of(plan, &fields[i]), size);
+    memcpy((char *)&self->plan + fields[i].at, &at, sizeof at);
     at += size;
   }
   return (PyObject *)self;
@@ -99,12 +99,12 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *names) {
 static PyObject *plan_array(PyObject *self, PyObject *args) {
   const kf_plan *p = &((kfpy_plan *)self)->plan;
   const char *name;
-  part parts[N_PARTS];
+  field fields[N_FIELDS];
   if (!PyArg_ParseTuple(args, "s", &name)) return NULL;
-  list_parts(p, parts);
-  for (int i = 0; i < N_PARTS; i++)
-    if (strcmp(parts[i].name, name) == 0)
-      return kfpy_bytes(pointer_of(p, &parts[i]), parts[i].n, parts[i].size);
+  list_fields(p, fields);
+  for (int i = 0; i < N_FIELDS; i++)
+    if (strcmp(fields[i].name, name) == 0)
+      return kfpy_bytes(pointer_of(p, &fields[i]), fields[i].n, fields[i].size);
   return PyErr_Format(PyExc_ValueError, "a plan has no array \"%s\"", name);
 }
 

@@ -6,7 +6,7 @@
 
 In a process group each rank assigns its own sequences, and two gathers a step make all know all: first lengths and
 the last step's times; then, once each rank has learned and planned, hashes of what it has configured, learned and
-planned. What the bytes mean is the C library's business (section 21 of knapformer.h). Whatever is wrong with one rank's
+planned. What the bytes mean is the C library's business (section 23 of knapformer.h). Whatever is wrong with one rank's
 input, and any difference between ranks, is every rank's ValueError, with the rank in it.
 
 Without a process group the caller speaks for all ranks.

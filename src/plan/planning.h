@@ -7,8 +7,8 @@
 ** Everything here is deterministic to the bit: ties go to the lower index, sums run in a
 ** fixed order, the compiler may not contract a*b+c.
 */
-#ifndef KFI_INTERNAL_H
-#define KFI_INTERNAL_H
+#ifndef KFI_PLANNING_H
+#define KFI_PLANNING_H
 
 #include <stdbool.h>
 

@@ -3,6 +3,7 @@
 # Who knows whom, by the symbols of the library's objects: a room of src/ may use what itself, the base files (those of
 # src/ itself) and the rooms named here define, and nothing else.
 set -euo pipefail
+export LC_ALL=C # sort and join must agree
 declare -A knows=([.]="" [plan]="" [learn]="plan" [batch]="plan" [read]="plan" [comm]="plan learn" [kernel]=""
   [draw]="plan learn" [sim]="plan learn")
 work=$(mktemp -d)

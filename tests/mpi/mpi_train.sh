@@ -138,6 +138,11 @@ def kept(before, after):
     assert before[0] > 100 * gpu_s, 'planned as on GPUs: %g s a token' % before[0]
     assert after[0] == before[-1], '%s, but before %s' % (after[0], before[-1])
 
+# The configuration counts without the balancer, too.
+def refits(path, n):
+    found = json.loads(open(path).readlines()[-1])['refits']
+    assert found == int(n), '%d refits' % found
+
 try:
     globals()[sys.argv[1]](*sys.argv[2:])
 except Exception as error:
@@ -214,6 +219,11 @@ train second 2 --steps 4 --use-knapformer "${files[@]}"
 look steps steps 5 4
 look kept before steps
 grep -q '^knapformer_steps_total 9$' metrics || complain "the metrics do not go on"
+
+train often 2 --steps 5 --set steps_file=often --set rebalance_interval=2
+look refits often 2
+train never 2 --steps 5 --set steps_file=never --set rebalance_interval=2 --set cost_model=static
+look refits never 0
 
 on=--use-knapformer
 refuse 'steps_file: cannot write "/dev/full": No space left on device' 1 $on --set steps_file=/dev/full

@@ -3,8 +3,8 @@
 ** One rank of a small training job: all of transport, in the order of a training step, on any comm.
 ** Memory is taken when the job is made, so that what a step allocates is the library's.
 */
-#ifndef JOB_H
-#define JOB_H
+#ifndef TRAIN_JOB_TOOL_H
+#define TRAIN_JOB_TOOL_H
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -18,7 +18,7 @@
 **
 **   asan    with AddressSanitizer and UBSan, which see overruns of global and of shared memory
 **   race    with -fsanitize=thread, but without its library: the calls that the compiler puts before
-**           every load and store end in watch.cu. EMULATOR_RACE is 1. Threads are also switched
+**           every load and store end in access.cu. EMULATOR_RACE is 1. Threads are also switched
 **           between two accesses, now and then.
 **
 ** Both builds report: a barrier or a shuffle that somebody does not reach (a deadlock), a

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How fibers, launches and the watch fit together (emulator.h). */
-#ifndef EMULATOR_INTERNAL_H
-#define EMULATOR_INTERNAL_H
+#ifndef EMULATOR_FIBERS_H
+#define EMULATOR_FIBERS_H
 
 #include "cuda_runtime.h"
 #include "emulator.h"
@@ -37,7 +37,7 @@ extern running now;
 unsigned dice_below(unsigned n);
 void let_others_run(void);
 
-/* ---- watch.cu: told of every event that orders accesses ---- */
+/* ---- access.cu: told of every event that orders accesses ---- */
 
 void watch_launch(void);
 void watch_block(void);
