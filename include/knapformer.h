@@ -446,7 +446,7 @@ typedef struct kf_exchange {
   int32_t n_ranks, rank;
   int32_t heads; /* units in a row of side 0: the heads of the Ulysses kinds, else 1 */
   int32_t busy;  /* 1: some rank exchanges something, so all take part; the same on all ranks */
-  uint64_t hash; /* of plan, kind and heads: ranks with the same one mean the same */
+  uint64_t hash; /* of the plan (which leaves its parts out), kind and heads, to be compared */
   int64_t n_units[2];
 
   int64_t n_peers;
@@ -456,9 +456,8 @@ typedef struct kf_exchange {
                                 its k-th from here, of the same n and width; so is what stays */
 
   int64_t part_off[KF_N_PARTS + 1]; /* of `held`, by part */
-  const kf_chunk
-    *held;            /* chunks whose rows lie on the holder's side (1 of route and sequences, 0 of
-                           the others), in order; those of no rows are left out */
+  /* Chunks whose rows lie on the holder's side (1 of route and sequences, else 0), in order. */
+  const kf_chunk *held;
   int64_t n_segments; /* of side 1 of the Ulysses kinds; those of no rows or heads are left out */
   const kf_segment *segment;
 } kf_exchange;
@@ -1399,9 +1398,7 @@ typedef struct kf_report_fact {
 typedef struct kf_report {
   const char *title; /* NULL: "Training run" */
   int32_t n_ranks;
-  int32_t
-    n_variants; /* 1, or 2: then the first is the one without the balancer, and what both did in
-                     steps of the same number is compared */
+  int32_t n_variants; /* 1, or 2: without and with the balancer, compared by steps of one number */
   const kf_report_variant *variant;
   int32_t n_facts;
   const kf_report_fact *fact;

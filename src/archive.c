@@ -55,7 +55,7 @@ void kfi_small(kfi_archive *a, int32_t *field) {
 void kfi_flag(kfi_archive *a, bool *field) {
   int64_t wide = *field;
   kfi_words(a, &wide, 1);
-  *field = wide != 0;
+  if (a->mode == KFI_READ) *field = wide != 0;
 }
 
 int64_t kfi_archive_fields(kfi_walk *walk, void *object) {

@@ -225,7 +225,8 @@ static kf_counters count(const train_step *p) {
   int64_t samples = 0; /* who has the first row of a sequence counts it */
   for (int64_t i = 0; i < p->pack.n_seqs; i++) samples += p->job->route->held[i].offset == 0;
   return (kf_counters){.memory_bytes = (int64_t)usage.ru_maxrss * 1024,
-                       .memory_limit_bytes = (int64_t)pages * page / p->job->o.ranks_here,
+                       .memory_limit_bytes =
+                         pages > 0 ? (int64_t)pages * page / p->job->o.ranks_here : 0,
                        .tokens = p->pack.n_rows,
                        .samples = samples,
                        .plan_s = c->cpu_s[TRAIN_PHASE_PLAN],
@@ -242,7 +243,8 @@ static kf_status tell(train_step *p, train_result *out) {
   double busy_s = train_clock_busy(&p->clock);
   out->step_s = train_clock_wall(&p->clock);
   kf_status status = kf_scheduler_update_stats(scheduler, job->rank, busy_s, &mine);
-  if (!status) status = kf_step_settle(p->variant->step, scheduler);
+  if (status) return kf_comm_fail(job->o.comm, kf_last_error()), status;
+  status = kf_step_settle(p->variant->step, scheduler);
   if (!status) status = kf_comm_reduce(job->o.comm, KF_MAX, KF_F64, 1, &out->step_s);
   if (status) return status;
   const kf_metrics *m = kf_scheduler_metrics(scheduler);

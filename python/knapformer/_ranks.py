@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ranks of a torch.distributed process group, or the one rank of a program that has none.
 
-All that the package asks of a backend is here: one gather of small records a step, and one all-to-all with
+All that the package asks of a backend is here: gathers of small records, two a step, and one all-to-all with
 uneven parts. gloo, NCCL and MPI have both. No process group is ever made.
 """
 from __future__ import annotations
 
 import ctypes
-import socket
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -62,12 +61,6 @@ class Ranks:
         self.dist.all_gather(list(everything.unbind(0)), mine, group=self.group)
         everything = everything.cpu()
         return ctypes.string_at(everything.data_ptr(), 8 * everything.numel())
-
-    def neighbours(self) -> int:
-        """How many ranks share this machine. Collective."""
-        name = socket.gethostname().encode()[:64].ljust(64, b"\0")
-        everything = self.gather(bytearray(name))
-        return sum(everything[i:i + 64] == name for i in range(0, len(everything), 64))
 
     def all_to_all(self, out: torch.Tensor, rows: torch.Tensor, out_counts: list[int], counts: list[int],
                    later: bool = False) -> Any:

@@ -46,10 +46,6 @@ LAYERS = 24  # of a model that nobody described
 SplitSegments = NamedTuple("SplitSegments", [("segments", "list[Segment]")])
 
 
-def physical_memory() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 class Step:
     """What belongs to one planned step: its plan, the tables of its moves, its stopwatch. It lives as long as
     the graph that was made under it: backward, and what it computes again, may come after later plans."""
@@ -117,7 +113,7 @@ class SequenceBalancer:
         self.scheduler, self._own, self._options = scheduler, scheduler is None, options
         self._shape = None  # (token_dim, heads) that self.scheduler was made for
         self._real_heads = heads
-        self._step = self._memory_limit = None  # the limit of a rank on the CPU: its share of the machine
+        self._step = None
         if self._own:
             self._make_scheduler(1024)  # what is wrong with the arguments is said here
 
@@ -171,8 +167,6 @@ class SequenceBalancer:
         plan = self.scheduler.plan(local_seq_lens, profiles, error=error, **more)
         if self._real_heads:
             plan.set_heads(self._real_heads)
-        if self._memory_limit is None:
-            self._memory_limit = physical_memory() // self.group.neighbours()
         self._step = Step(self.group, plan, local_seq_lens)
         return plan
 
@@ -196,7 +190,7 @@ class SequenceBalancer:
                             memory_limit_bytes=torch.cuda.get_device_properties(device).total_memory)
         else:
             counters.update(memory_bytes=1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
-                            memory_limit_bytes=self._memory_limit)
+                            memory_limit_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // self.scheduler.neighbours)
         try:
             self.scheduler.update_stats(self.group.rank, busy, **counters)
         except ValueError as problem:  # a clock that stood still is no reason to stop training

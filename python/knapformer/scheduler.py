@@ -13,8 +13,10 @@ Without a process group the caller speaks for all ranks.
 """
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
+import socket
 import struct
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Literal, Mapping, Protocol, Sequence, SupportsIndex, TypedDict
@@ -49,7 +51,8 @@ LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.DEBU
 LEVEL_NAMES = ("error", "warning", "info", "debug")
 COUNTERS = ("memory_bytes", "memory_limit_bytes", "tokens", "samples", "plan_s", "route_s", "compute_s", "wait_s")
 
-RECORD = struct.Struct("=qQ")  # what this package gathers beside the lengths: votes, signature
+RECORD = struct.Struct("=qQQ")  # what this package gathers beside the lengths: votes, signature, machine
+MACHINE = int.from_bytes(hashlib.blake2b(socket.gethostname().encode(), digest_size=8).digest(), "little")
 GATHERS: weakref.WeakKeyDictionary[Ranks | ProcessGroup, _core.Gather] = weakref.WeakKeyDictionary()  # by process group
 LAST_STEP, END, STATE = range(3)  # what can be written
 WRONG = (TypeError, ValueError, OverflowError)  # what rubbish among lengths and records raises
@@ -95,6 +98,7 @@ class Scheduler:
         self.gather: _core.Gather = _gather_of(self.group)
         self._trouble = None  # of rank 0 with its files, which every rank hears of when it plans
         self.votes = 0  # of the last assign, all ranks' together: see hooks.py
+        self.neighbours = 1  # ranks on this machine, as of the last plan
 
     # ------------------------------------------------------------------------------- plan
 
@@ -129,16 +133,13 @@ class Scheduler:
             raise ValueError("a scheduler of %d ranks in a process group of %d" % (self.ranks, self.group.size))
         self._write()  # begins the files; after the first time there is nothing new
         error = error or self._trouble
-        if error is None:
-            try:
-                lens, profiles = ints(lens), _pack_profiles(profiles, len(lens))
-            except WRONG as problem:
-                error = str(problem)
-        if error is not None:
-            lens = profiles = None
-        records = list(RECORD.iter_unpack(self._meet(lens, profiles, RECORD.pack(votes, signature), error)))
-        self.votes = -1
-        for rank, (votes, signature) in enumerate(records):
+        try:
+            lens, profiles = (None, None) if error else (ints(lens), _pack_profiles(profiles, len(lens)))
+        except WRONG as problem:
+            error, lens, profiles = str(problem), None, None
+        records = list(RECORD.iter_unpack(self._meet(lens, profiles, RECORD.pack(votes, signature, MACHINE), error)))
+        self.votes, self.neighbours = -1, sum(record[2] == MACHINE for record in records)
+        for rank, (votes, signature, _) in enumerate(records):
             self.votes &= votes
             if signature != records[0][1]:
                 raise ValueError("rank %d has other tensors than rank 0: their types and all but their rows must be the same" % rank)
@@ -181,20 +182,21 @@ class Scheduler:
         else:
             self._core.settle()
         self._write()
-        if self.group.rank == 0:
-            self._core.write(STATE)
-            if self._trouble:
-                raise OSError(self._trouble)
+        self._write(STATE)
+        if self.group.size > 1:
+            said = self.group.gather(bytearray((self._trouble or "").encode("utf-8", "replace")[:256].ljust(256, b"\0")))
+            if said[0]:
+                raise OSError("rank 0: " + said[:256].rstrip(b"\0").decode("utf-8", "replace"))
 
-    def _write(self):
-        """Rank 0 writes steps_file, metrics_file and trace_file, where the configuration names them."""
-        if self.group.rank == 0 and not self._trouble:
+    def _write(self, what=LAST_STEP):
+        """Rank 0 writes steps_file, metrics_file and trace_file, or the state_file, where the configuration names them."""
+        if self.group.rank == 0 and (what == STATE or not self._trouble):
             try:
-                self._core.write(LAST_STEP)
-            except (OSError, ValueError) as problem:
+                self._core.write(what)
+            except (OSError, ValueError, MemoryError) as problem:
                 if self.group.size == 1:
                     raise
-                self._trouble = str(problem)
+                self._trouble = self._trouble or str(problem)
 
     def close(self) -> None:
         """After the last settle(): the end of the trace_file."""

@@ -310,7 +310,7 @@ static int32_t bag_of(const kf_scheduler *s, int64_t rank) {
 /* Fixed bags that are too small for the data are worth a warning: once, and for each longer sequence. */
 static void tell_joined(kf_scheduler *s, const kf_batch *batch, const kf_plan *plan) {
   for (int64_t i = 0; plan->joined_seqs > 0 && i < plan->n_seqs; i++) {
-    if (batch->len[i] <= s->joined_len) continue;
+    if (plan->seq_off[i + 1] - plan->seq_off[i] < 2 || batch->len[i] <= s->joined_len) continue;
     int32_t first = bag_of(s, plan->chunk[plan->seq_off[i]].destination);
     int32_t last = bag_of(s, plan->chunk[plan->seq_off[i + 1] - 1].destination);
     if (first == last) continue;

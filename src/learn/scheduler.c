@@ -167,7 +167,8 @@ static void apply_speeds(kf_scheduler *s) {
   }
 }
 
-void kfi_scheduler_apply(kf_scheduler *s) {
+/* Make the planner plan with what history has learned. */
+static void apply(kf_scheduler *s) {
   const kfi_history *h = &s->history;
   s->corrected = false;
   if (s->cost_model != KF_COST_HISTORY || h->n_steps == 0) return;
@@ -265,7 +266,7 @@ kf_status kf_scheduler_plan(kf_scheduler *s, const kf_batch *batch, const kf_pla
   if ((status = kf_scheduler_settle(s))) return status;
   if (s->refit_due && s->step % s->interval == 0) {
     kfi_history_refit(&s->history);
-    kfi_scheduler_apply(s);
+    apply(s);
     kfi_metrics_refit(s);
     s->refit_due = false;
   }

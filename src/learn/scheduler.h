@@ -96,9 +96,6 @@ void kfi_scheduler_own(kf_scheduler *s);
 /* Plan with what was begun with. */
 void kfi_scheduler_begin(kf_scheduler *s);
 
-/* Make the planner plan with what history has learned. */
-void kfi_scheduler_apply(kf_scheduler *s);
-
 /* A hash of what the scheduler was created for: ranks, model, links. */
 uint64_t kfi_scheduler_kind(const kf_scheduler *s);
 

@@ -357,9 +357,15 @@ kf_status kf_scheduler_read_start(const char *path, kf_cost *cost, int *found) {
   if (!status && !missing) {
     kfi_archive a;
     uint64_t head[2]; /* ranks, kind */
-    if ((status = kfi_archive_open(&format, path, data ? data : "", n_bytes, &a)))
+    kf_cost start = *cost;
+    status = kfi_archive_open(&format, path, data ? data : "", n_bytes, &a);
+    if (!status) kfi_words(&a, head, 2), walk_start(&a, &start);
+    if (!status && a.bad)
+      status = kfi_fail(KF_EINVAL, "%s: a state that no scheduler can be in", path);
+    if (status)
       status = kfi_fail(status, "state_file: %s", kf_last_error());
-    if (!status) kfi_words(&a, head, 2), walk_start(&a, cost);
+    else
+      *cost = start;
   }
   free(data);
   if (!status) *found = !missing;

@@ -196,7 +196,7 @@ static kf_status check_pairs(const kf_plan *p, const char *what, const int64_t *
       if (q <= last || q >= p->n_ranks || q == r) {
         return BAD("%s pairs of rank %d name peer %lld after %lld", what, r, (ll)q, (ll)last);
       }
-      if (n != sum[q] || pair[k].send + pair[k].recv <= 0) {
+      if (n != sum[q] || (pair[k].send == 0 && pair[k].recv == 0)) {
         return BAD("%s of rank %d with rank %lld is %lld, expected %lld", what, r, (ll)q, (ll)n,
                    (ll)sum[q]);
       }

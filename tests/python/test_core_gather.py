@@ -104,7 +104,7 @@ class Case:
         out = []
         for rank in range(RANKS):
             own = (profiles or {}).get(rank)
-            parts = (ints(lens[rank]), _pack_profiles(own, len(lens[rank])), RECORD.pack(rank, 7), (wrong or {}).get(rank))
+            parts = (ints(lens[rank]), _pack_profiles(own, len(lens[rank])), RECORD.pack(rank, 7, 1), (wrong or {}).get(rank))
             packed = self.c.pack(rank, *parts)
             assert packed == self.python.pack(rank, *parts), "rank %d packs other bytes" % rank
             out.append(packed)
@@ -165,7 +165,7 @@ def bad(case):
     everything = case.pack()
     spoilt = put(everything, 0, b"0.0.9\0\0\0")
     assert case.read(spoilt).startswith("rank 0 runs knapformer 0.0.9, but rank 2 runs " + _core.version)
-    assert "records of 24 bytes" in case.read(put(everything, 24, struct.pack("=q", 24)))
+    assert "records of 32 bytes" in case.read(put(everything, 24, struct.pack("=q", 32)))
     assert case.step().startswith("plan")
     everything = case.pack()
     size = len(everything) // RANKS
