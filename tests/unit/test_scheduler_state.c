@@ -331,6 +331,14 @@ static void test_file(void **state) {
   assert_non_null(strstr(kf_last_error(), "it was cut off"));
   assert_int_equal(kf_scheduler_read_start(path, &start, &found), KF_EINVAL);
   assert_ptr_equal(strstr(kf_last_error(), "state_file: "), kf_last_error());
+  uint64_t nothing[4] = {0, 2, sizeof nothing}; /* a whole state of no fields */
+  kf_cost before = start;
+  memcpy(nothing, b.data, sizeof *nothing);
+  nothing[3] = kf_hash_bytes(KF_HASH_START, nothing, 3 * sizeof *nothing);
+  OK(kf_file_replace(path, nothing, sizeof nothing));
+  assert_int_equal(kf_scheduler_read_start(path, &start, &found), KF_EINVAL);
+  assert_non_null(strstr(kf_last_error(), "a state that no scheduler can be in"));
+  assert_memory_equal(&start, &before, sizeof start);
   OK(kf_file_replace(path, "", 0));
   assert_int_equal(kf_scheduler_restore_file(fresh, path), KF_EINVAL);
   expect_state(fresh, b);
