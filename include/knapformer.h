@@ -187,7 +187,8 @@ typedef struct kf_bags {
 /*
 ** Parse "g1n8+g2n4" (8 bags of 1 rank, then 4 bags of 2), "[1,1,2]" (a list of sizes) or
 ** "4" (all ranks in bags of 4, one group). A spec of fewer ranks than `n_ranks` repeats, as
-** independent groups, if it divides them. "auto" gives *out = NULL: no fixed bags.
+** independent groups, if it divides them; `n_ranks` 0 takes as many as the spec has. "auto" gives
+** *out = NULL: no fixed bags.
 */
 KF_API kf_status kf_bags_parse(const char *spec, int32_t n_ranks, kf_bags **out);
 KF_API void kf_bags_free(kf_bags *bags);

@@ -56,7 +56,7 @@ static kf_status read_size(const char *spec, int32_t n_ranks, int64_t *size) {
   kfi_text t = kfi_text_open("bag spec", spec);
   kf_status status = kfi_text_int(&t, 1, KF_MAX_RANKS, size);
   if (!status) status = kfi_text_end(&t, "the end");
-  if (!status && n_ranks % *size != 0) {
+  if (!status && n_ranks % *size != 0) { /* 0: any size will do */
     status = kfi_fail(KF_EINVAL, "bag spec \"%.80s\": %d ranks do not divide into bags of %lld",
                       spec, n_ranks, (long long)*size);
   }
@@ -68,9 +68,9 @@ kf_status kf_bags_parse(const char *spec, int32_t n_ranks, kf_bags **out) {
   int64_t ranks = n_ranks, bags = 0, size = 0;
 
   if (!spec || !out) return kfi_fail(KF_EINVAL, "kf_bags_parse: spec or out is NULL");
-  if (n_ranks < 1 || n_ranks > KF_MAX_RANKS) {
-    return kfi_fail(KF_EINVAL, "kf_bags_parse: %d ranks, expected 1 to %d", n_ranks, KF_MAX_RANKS);
-  }
+  if (n_ranks < 0 || n_ranks > KF_MAX_RANKS)
+    return kfi_fail(KF_EINVAL, "kf_bags_parse: %d ranks, expected 0 (the spec's own) to %d",
+                    n_ranks, KF_MAX_RANKS);
   kfi_text t = kfi_text_open("bag spec", spec);
   if (kfi_text_is(&t, "auto")) {
     *out = NULL;
@@ -78,12 +78,15 @@ kf_status kf_bags_parse(const char *spec, int32_t n_ranks, kf_bags **out) {
   }
   if (spec[0] >= '0' && spec[0] <= '9') {
     if ((status = read_size(spec, n_ranks, &size))) return status;
+    if (n_ranks == 0) ranks = n_ranks = (int32_t)size;
     bags = n_ranks / size;
   } else {
     if (spec[0] != 'g' && spec[0] != '[') {
       return kfi_text_bad(&t, "g1n8+g2n4, [1,1,2], a bag size, or auto");
     }
-    if ((status = walk(spec, n_ranks, NULL, &ranks, &bags))) return status;
+    int32_t most = n_ranks ? n_ranks : KF_MAX_RANKS;
+    if ((status = walk(spec, most, NULL, &ranks, &bags))) return status;
+    if (n_ranks == 0) n_ranks = (int32_t)ranks;
     if (n_ranks % ranks != 0) {
       return kfi_fail(KF_EINVAL,
                       "bag spec \"%.80s\" covers %lld ranks, which do not divide the %d "

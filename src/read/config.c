@@ -172,26 +172,6 @@ static const key *find(const char *name, size_t n) {
 
 /* ---------------------------------------------------------------- from text to field */
 
-/* The ranks that a sound spec covers by itself: 12 of "g1n4+g2n4", 4 of "[1,1,2]" and of "4". With so
-** many, kf_bags_parse has nothing to object to but the spec's grammar. */
-static int32_t own_ranks(const char *spec) {
-  int64_t ranks = 0, size = 1;
-  for (const char *p = spec; *p; p++) {
-    int64_t number = 0;
-    char before = p > spec ? p[-1] : 0;
-    if (*p < '0' || *p > '9') continue;
-    for (; *p >= '0' && *p <= '9'; p++)
-      if (number <= KF_MAX_RANKS) number = number * 10 + (*p - '0');
-    p--;
-    if (before == 'g')
-      size = number;
-    else
-      ranks += before == 'n' ? size * number : number;
-    if (ranks > KF_MAX_RANKS || size > KF_MAX_RANKS) return KF_MAX_RANKS;
-  }
-  return ranks > 0 ? (int32_t)ranks : 1;
-}
-
 /* Is it one of its kind? The sentence is that of whoever reads it later. */
 static kf_status check_text(const key *k, const char *text) {
   kf_model model;
@@ -200,7 +180,7 @@ static kf_status check_text(const key *k, const char *text) {
   kf_status status = KF_OK;
   if (k->kind == MODEL) return kf_model_parse(text, &model);
   if (k->kind == CLUSTER) return kf_cluster_parse(text, 0, &cluster);
-  if (k->kind == BAGS) status = kf_bags_parse(text, own_ranks(text), &bags);
+  if (k->kind == BAGS) status = kf_bags_parse(text, 0, &bags);
   kf_bags_free(bags);
   return status;
 }

@@ -19,7 +19,7 @@ static void check(const char *spec, int32_t n_ranks, const char *want) {
   char got[512] = "";
   kf_bags *b;
   if (kf_bags_parse(spec, n_ranks, &b)) fail_msg("%s", kf_last_error());
-  assert_int_equal(b->n_ranks, n_ranks);
+  assert_int_equal(b->n_ranks, n_ranks ? n_ranks : b->first[b->n_bags]);
   assert_int_equal(b->n_bags, b->n_groups * b->bags_per_group);
   for (int32_t i = 0; i <= b->n_bags; i++) {
     const char *before = i == 0 ? "" : i % b->bags_per_group == 0 ? "|" : ",";
@@ -43,6 +43,9 @@ static void test_good(void **state) {
   check("4", 12, "0,4,8|12"); /* a size is one group */
   check("1", 3, "0,1,2|3");
   check("002", 4, "0,2|4");
+  check("[1,1,2]", 0, "0,1,2|4"); /* as many ranks as the spec has */
+  check("g1n2+g2n1", 0, "0,1,2|4");
+  check("4", 0, "0|4");
 }
 
 static void test_auto(void **state) {
@@ -154,7 +157,10 @@ static void test_sentences(void **state) {
   check_sentence("[1,2]", 16,
                  "bag spec \"[1,2]\" covers 3 ranks, which do not divide the 16 there are");
   check_sentence("3", 16, "bag spec \"3\": 16 ranks do not divide into bags of 3");
-  check_sentence("4", 0, "kf_bags_parse: 0 ranks, expected 1 to 1048576");
+  check_sentence("4", -1, "kf_bags_parse: -1 ranks, expected 0 (the spec's own) to 1048576");
+  check_sentence("g1048576n2", 0,
+                 "bag spec \"g1048576n2\": its bags need 2097152 ranks or more, expected at most "
+                 "the 1048576 there are");
   kf_bags *b;
   assert_int_equal(kf_bags_parse("4", -4, &b), KF_EINVAL);
   assert_int_equal(kf_bags_parse("1", KF_MAX_RANKS + 1, &b), KF_EINVAL);
