@@ -73,6 +73,9 @@ int64_t kf_gather_bytes(const kf_gather *g) {
   return profile_at(g) + (g->profiles ? g->room * (int64_t)sizeof(kf_profile) : 0);
 }
 
+/* Of a program's record at most; the other half is for lengths. */
+static int64_t most_record_bytes(int32_t n_ranks) { return kfi_most_record(n_ranks) / 2; }
+
 /* Most sequences of a rank whose slot still can be gathered. */
 static int64_t most_seqs(const kf_gather *g) {
   int64_t each = 8 + sizeof(double) + sizeof(kf_profile);
@@ -93,6 +96,10 @@ kf_status kf_gather_create(int32_t n_ranks, int32_t rank, int64_t record_bytes, 
   if (n_ranks < 1 || n_ranks > KF_MAX_RANKS || rank < 0 || rank >= n_ranks)
     return kfi_fail(KF_EINVAL, "rank %d of %d, expected one of 1 to %d ranks", rank, n_ranks,
                     KF_MAX_RANKS);
+  const kf_gather full = {.n_ranks = n_ranks, .record_bytes = most_record_bytes(n_ranks)};
+  if (most_seqs(&full) < FIRST_ROOM)
+    return kfi_fail(KF_EINVAL, "%d ranks, expected no more than can gather %d sequences each",
+                    n_ranks, FIRST_ROOM);
   kf_gather *g = calloc(1, sizeof *g);
   if (!g) return kfi_fail_memory(sizeof *g, "a gather");
   *g = (kf_gather){.n_ranks = n_ranks, .rank = rank, .record_bytes = record_bytes};
@@ -183,7 +190,7 @@ static kf_status compare_heads(const kf_gather *g, const char *slots, int64_t n_
     return kfi_fail(KF_EMISMATCH, "rank %d has records of %lld bytes, but rank %d of %lld", r,
                     (long long)a.record_bytes, like, (long long)b.record_bytes);
   }
-  int64_t most = kfi_most_record(g->n_ranks) / 2; /* the other half is for lengths */
+  int64_t most = most_record_bytes(g->n_ranks);
   if (g->record_bytes < 0 || g->record_bytes > most)
     return kfi_fail(KF_EINVAL, "a record of %lld bytes, expected 0 to %lld",
                     (long long)g->record_bytes, (long long)most);

@@ -239,6 +239,10 @@ static void test_misuse(void **state) {
   EXPECT(kf_gather_create(2, 2, 0, &out), KF_EINVAL, "rank 2 of 2");
   EXPECT(kf_gather_create(2, -1, 0, &out), KF_EINVAL, "rank -1 of 2");
   EXPECT(kf_gather_create(2, 1, 0, NULL), KF_EINVAL, "NULL");
+  EXPECT(kf_gather_create(KF_MAX_RANKS, 0, 0, &out), KF_EINVAL,
+         "1048576 ranks, expected no more than can gather 32 sequences each");
+  EXPECT_OK(kf_gather_create(300000, 0, 0, &out));
+  kf_gather_free(out);
   EXPECT(kf_gather_pack(g->gather[0], NULL, NULL, NULL, g->all), KF_EINVAL, "mine is NULL");
   EXPECT(kf_gather_read(g->gather[0], NULL, &g->batch, NULL), KF_EINVAL, "NULL");
   EXPECT(kf_gather_plan(g->gather[0], NULL, g->plan, g->all), KF_EINVAL, "NULL");
