@@ -64,11 +64,13 @@ static kf_status check_sequence(const kf_plan *p, const kf_batch *b, int64_t i, 
       return BAD("chunk %lld goes to rank %lld after rank %lld, expected rising ranks below %d",
                  (ll)c, (ll)k->destination, (ll)last, p->n_ranks);
     }
-    if (k->offset != offset || k->length < 0 || k->first_head != head || k->heads < 0) {
+    if (k->offset != offset || k->length < 0 || k->length > b->len[i] - offset ||
+        k->first_head != head || k->heads < 0 || k->heads > p->heads - head) {
       return BAD(
         "chunk %lld has rows %lld+%lld and heads %lld+%lld, expected them to start at %lld "
-        "and %lld",
-        (ll)c, (ll)k->offset, (ll)k->length, (ll)k->first_head, (ll)k->heads, (ll)offset, (ll)head);
+        "and %lld, of %lld rows and %d heads",
+        (ll)c, (ll)k->offset, (ll)k->length, (ll)k->first_head, (ll)k->heads, (ll)offset, (ll)head,
+        (ll)b->len[i], p->heads);
     }
     if (k->length == 0 && k->heads == 0) return BAD("chunk %lld is empty", (ll)c);
     if (k->part < 0 || k->part >= KF_N_PARTS || (k->part == KF_PART_SPLIT) != (n_chunks > 1)) {

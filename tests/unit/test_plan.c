@@ -374,10 +374,12 @@ static void free_copy(copy *c) {
   M(c->chunk[s].length--)                                                                          \
   M(c->chunk[s].length = -1)                                                                       \
   M(c->chunk[s].length = INT64_MAX)                                                                \
+  M(c->chunk[s + 1].length = INT64_MAX)                                                            \
   M(c->chunk[s + 1].length++)                                                                      \
   M(c->chunk[s].first_head++)                                                                      \
   M(c->chunk[s].heads--)                                                                           \
   M(c->chunk[s].heads = INT64_MAX)                                                                 \
+  M(c->chunk[s + 1].heads = INT64_MAX)                                                             \
   M(c->chunk[s + 1].heads++)                                                                       \
   M(c->chunk[s].part++)                                                                            \
   M(c->chunk[s].part = -1)                                                                         \
