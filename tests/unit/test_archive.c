@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -6,6 +7,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -95,6 +98,21 @@ static void test_refuses(void **state) {
   free(bytes);
 }
 
+/* Who saves may share the object with threads that read it: saving must not write to it. */
+static void test_saving_only_reads(void **state) {
+  (void)state;
+  long page = sysconf(_SC_PAGESIZE);
+  void *bytes, *shared = mmap(NULL, (size_t)page, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  size_t n;
+  assert_true(shared != MAP_FAILED);
+  memcpy(shared, &example, sizeof example);
+  assert_int_equal(mprotect(shared, (size_t)page, PROT_READ), 0);
+  assert_int_equal(kfi_archive_save(&format, walk, shared, &bytes, &n), KF_OK);
+  free(bytes);
+  munmap(shared, (size_t)page);
+}
+
 static void test_no_memory(void **state) {
   (void)state;
   void *bytes;
@@ -110,6 +128,7 @@ int main(void) {
     cmocka_unit_test(test_there_and_back),
     cmocka_unit_test(test_what_is_no_number),
     cmocka_unit_test(test_refuses),
+    cmocka_unit_test(test_saving_only_reads),
     cmocka_unit_test(test_no_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
