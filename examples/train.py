@@ -144,14 +144,18 @@ def shard(model):
 def scheduler_of(args, ranks, rank=0):
     """Told what the model is; on CPU also how fast such ranks are, about, as far as --config and --set do not say. The rest
     it learns."""
-    defaults = ["log_level=warning"]
+    _, *shape = models.shape_of(args.model)
+    defaults = ["log_level=warning", "model=d=%d,layers=%d,heads=%d" % tuple(shape)]
     if devices_of(args.gpus)[0] == "cpu":
         defaults += ["gamma=1", "rebalance_interval=5", f"cluster=nodes=1,ranks_per_node={ranks},tflops=0.1,passes=3,intra_GBps=2,"
                      "latency_us=100,elem_bytes=4"]
-    _, dim, layers, heads = models.shape_of(args.model)
-    return knapformer.scheduler.Scheduler(
-        args.bags, model=f"d={dim},layers={layers},heads={heads}", ranks=ranks, log_level=args.log_level, config=args.config,
-        settings=args.set, defaults=defaults, log=lambda level, line: None if rank else print(line, file=sys.stderr))
+    scheduler = knapformer.scheduler.Scheduler(
+        args.bags, ranks=ranks, log_level=args.log_level, config=args.config, settings=args.set, defaults=defaults,
+        log=lambda level, line: None if rank else print(line, file=sys.stderr))
+    if scheduler.shape != tuple(shape):
+        raise ValueError("the configuration's model has d=%d,layers=%d,heads=%d, expected that of --model %s: d=%d,layers=%d,heads=%d" %
+                         (*scheduler.shape, args.model, *shape))
+    return scheduler
 
 
 def balance(trainer, args):

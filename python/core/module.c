@@ -176,7 +176,7 @@ static bool assign(PyObject *texts, kf_config *c) {
   return n >= 0;
 }
 
-/* Texts, YAML over them, texts over that: one kf_config (bytes), and its bags and model. */
+/* Texts, YAML over them, texts over that: one kf_config (bytes), and what Python wants to know of it. */
 static PyObject *config(PyObject *module, PyObject *args) {
   (void)module;
   const char *name, *text;
@@ -184,6 +184,7 @@ static PyObject *config(PyObject *module, PyObject *args) {
   PyObject *defaults, *assignments;
   int n_ranks;
   kf_config c = {0};
+  kf_model shape;
   kf_status status = KF_OK;
   if (!PyArg_ParseTuple(args, "Osz#Oi", &defaults, &name, &text, &n_bytes, &assignments,
                         &n_ranks) ||
@@ -193,9 +194,30 @@ static PyObject *config(PyObject *module, PyObject *args) {
   if (status) return kfpy_raise(status);
   if (!assign(assignments, &c)) return NULL;
   status = kf_config_check(&c, n_ranks);
+  if (!status) status = kf_model_parse(*c.model ? c.model : KF_DEFAULT_MODEL, &shape);
   if (status) return kfpy_raise(status);
-  return Py_BuildValue("(Nss)", kfpy_bytes(&c, 1, sizeof c), *c.bag_size ? c.bag_size : "auto",
-                       *c.model ? c.model : KF_DEFAULT_MODEL);
+  return Py_BuildValue("(Nss(iii)s)", kfpy_bytes(&c, 1, sizeof c),
+                       *c.bag_size ? c.bag_size : "auto", c.model, shape.dim, shape.layers,
+                       shape.heads, c.cost_file);
+}
+
+/* The first rank of each bag, and the number of ranks behind the last; none for auto. */
+static PyObject *bags(PyObject *module, PyObject *args) {
+  (void)module;
+  const char *spec;
+  int n_ranks;
+  kf_bags *b;
+  if (!PyArg_ParseTuple(args, "si", &spec, &n_ranks)) return NULL;
+  kf_status status = kf_bags_parse(spec, n_ranks, &b);
+  if (status) return kfpy_raise(status);
+  PyObject *out = PyList_New(0);
+  for (int32_t i = 0; out && b && i <= b->n_bags; i++) {
+    PyObject *first = PyLong_FromLong(b->first[i]);
+    if (!first || PyList_Append(out, first)) Py_CLEAR(out);
+    Py_XDECREF(first);
+  }
+  kf_bags_free(b);
+  return out;
 }
 
 /* ------------------------------------------------------------------------------- fit */
@@ -251,7 +273,9 @@ static PyMethodDef functions[] = {
   {"mix", mix, METH_VARARGS, "mix(name, ranks, seed) -> (rank_off, len, profile)"},
   {"cost", cost, METH_VARARGS, "cost(config, ranks) -> cost"},
   {"config", config, METH_VARARGS,
-   "config(defaults, name, yaml, assignments, ranks) -> (config, bags, model)"},
+   "config(defaults, name, yaml, assignments, ranks) -> (config, bags, model, (dim, layers, "
+   "heads), cost_file)"},
+  {"bags", bags, METH_VARARGS, "bags(spec, ranks) -> [first rank of each bag, .., ranks]"},
   {"fit", fit, METH_VARARGS, "fit(lens, seconds, ranks, model) -> (dict, text)"},
   {"replace_file", replace_file, METH_VARARGS, "replace_file(path, data)"},
   {"attention", kfpy_attention, METH_VARARGS,

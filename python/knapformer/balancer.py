@@ -14,17 +14,19 @@ that its backward runs too.
 """
 from __future__ import annotations
 
+import bisect
 import os
 import resource
 from typing import TYPE_CHECKING, Any, Iterable, NamedTuple, Sequence, SupportsIndex, TypedDict, overload
 
 import torch
 
+from . import _core
 from ._ranks import Ranks
 from ._stopwatch import Stopwatch
 from ._attention import attention
-from .plan import ROUTE, SEQUENCES, ULYSSES, ULYSSES_SPLIT, Segment, list_of
-from .scheduler import WRONG, Scheduler, bag_sizes, log
+from .plan import ROUTE, SEQUENCES, ULYSSES, ULYSSES_SPLIT, Segment, configuration, list_of
+from .scheduler import WRONG, Scheduler, log
 from .transport import Exchange, arrive, depart, move
 
 if TYPE_CHECKING:
@@ -41,7 +43,8 @@ if TYPE_CHECKING:
         "log": _Log | None, "log_level": _Level | None}, total=False)
     _More = TypedDict("_More", {"votes": int, "signature": int, "error": str | None}, total=False)  # of Scheduler.plan
 
-LAYERS = 24  # of a model that nobody described
+LAYERS, HEADS = 24, 24  # of a model that nobody described: bags can halve or third so many heads
+FILES = ["state_file=", "steps_file=", "metrics_file=", "trace_file="]  # settings: none
 
 SplitSegments = NamedTuple("SplitSegments", [("segments", "list[Segment]")])
 
@@ -88,13 +91,15 @@ class SequenceBalancer:
 
     bag_specs   "auto" (where it is not said), or fixed bags: "g2n4" (4 bags of 2 ranks), "g1n8+g2n4", a list of sizes, a number
     gamma       seconds of an attention FLOP over those of another (0.4)
-    heads       attention heads of the model; by default what the first pre_attn shows
-    layers      transformer blocks
+    heads       attention heads of the model; by default what the first attention shows. Files of a configuration
+                are read and written from the first step on whose heads are known
+    layers      transformer blocks (24)
     group       the process group; by default the default one
     scheduler   a Scheduler to plan with, which learns from the times measured here; by default plans are
                 made from FLOPs alone, on a cluster as the scheduler's `cluster` describes it
     Further arguments go to the Scheduler that is made where none is given: cluster, mem_tokens,
-    max_chunk_size, affinity, budget_us, cost_model, config, ..
+    max_chunk_size, affinity, budget_us, cost_model, config, .. A `model` that the configuration names must
+    have the width, heads and layers that are given here. A scheduler takes the place of all other arguments.
 
     plan is the Plan of the last plan_routing.
     """
@@ -104,18 +109,23 @@ class SequenceBalancer:
     def __init__(self, bag_specs: _Bags | None = None, gamma: float | None = None, *, heads: int | None = None,
                  layers: int | None = None, group: ProcessGroup | None = None, scheduler: Scheduler | None = None,
                  **options: Unpack[_Options]) -> None:
-        if scheduler is not None and options:
-            raise ValueError("%s goes to the scheduler, which is given" % sorted(options)[0])
+        given = dict(options, bag_specs=bag_specs, gamma=gamma, heads=heads, layers=layers, group=group)
+        if scheduler is not None and any(value is not None for value in given.values()):
+            first = min(name for name, value in given.items() if value is not None)
+            raise ValueError("%s is given beside a scheduler, expected it to be the scheduler's" % first)
         self.group = Ranks(group if scheduler is None else scheduler.group.group)
         if scheduler is not None and scheduler.ranks != self.group.size:
             raise ValueError("a scheduler of %d ranks in a process group of %d" % (scheduler.ranks, self.group.size))
         self.bags, self.gamma, self.heads, self.layers = bag_specs, gamma, heads, layers
-        self.scheduler, self._own, self._options = scheduler, scheduler is None, options
+        self.scheduler, self._own = scheduler, scheduler is None
+        self._options = dict(options, settings=[*options.get("settings", ())], defaults=[*options.get("defaults", ())])
         self._shape = None  # (token_dim, heads) that self.scheduler was made for
-        self._real_heads = heads
         self._step = None
         if self._own:
-            self._make_scheduler(1024)  # what is wrong with the arguments is said here
+            self._read_configuration()
+        self._real_heads = self.heads
+        if self._own:
+            self._make_scheduler()  # what is wrong with the arguments is said here
 
     @property
     def balance_process_group(self) -> ProcessGroup | None:
@@ -134,17 +144,37 @@ class SequenceBalancer:
 
     # -------------------------------------------------------------------------------- plan
 
-    def _make_scheduler(self, token_dim):
-        """One for this width. Where the number of heads is not known yet, plans share heads in fractions:
-        any bag can halve or third 24 of them, and pre_attn goes to the nearest whole one."""
-        heads = self._real_heads or 24
+    def _read_configuration(self):
+        """What decides here: a cost_file of the scheduler's configuration, and a model, which heads= and layers= must fit."""
+        options = self._options
+        keys = {name: options.get(name) for name in ("cost_model", "cost_file")}
+        self._read = configuration(0, keys, options.get("config"), options["defaults"], options["settings"])
+        options["defaults"] = ["cost_model=" + ("modelled" if self._read.cost_file else "static"), *options["defaults"]]
+        if self._read.model:
+            _, self.layers, self.heads = self._fit_model(self.layers, self.heads)
+
+    def _fit_model(self, layers=None, heads=None, token_dim=None):
+        given = {"token_dim": token_dim, "layers": layers, "heads": heads}
+        for (name, value), wanted in zip(given.items(), self._read.shape):
+            if value not in (None, wanted):
+                raise ValueError("%s is %d, expected %d, as the configuration's model %s has" % (name, value, wanted, self._read.model))
+        return self._read.shape
+
+    def _make_scheduler(self, token_dim=None):
+        """One for this width; None: it is not known yet. Where the number of heads is not known, plans share heads in
+        fractions, and pre_attn goes to the nearest whole one."""
+        heads = self._real_heads or HEADS
         if self._shape == (token_dim, heads):
             return
         options = dict(self._options)
-        options["defaults"] = ["cost_model=" + ("modelled" if options.get("cost_file") else "static"), *options.get("defaults", ())]
-        self.scheduler = Scheduler(self.bags, gamma=self.gamma, group=self.group.group, ranks=self.group.size,
-                                   model="d=%d,layers=%d,heads=%d" % (token_dim, self.layers or LAYERS, heads),
-                                   **options)
+        if self._read.model:
+            self._fit_model(token_dim=token_dim)
+        else:
+            model = "model=d=%d,layers=%d,heads=%d" % (token_dim or 64 * heads, self.layers or LAYERS, heads)
+            options["defaults"] = [model, *options["defaults"]]
+        if not token_dim or not self._real_heads:
+            options["settings"] = options["settings"] + FILES
+        self.scheduler = Scheduler(self.bags, gamma=self.gamma, group=self.group.group, ranks=self.group.size, **options)
         self._shape = (token_dim, heads)
 
     def plan_routing(self, local_seq_lens: _Lens, token_dim: int, profiles: Sequence[_Profile] | None = None,
@@ -162,7 +192,7 @@ class SequenceBalancer:
                 raise ValueError("token_dim %r, expected a positive whole number" % (token_dim,))
             if self._own:
                 self._make_scheduler(token_dim)
-        except WRONG as problem:
+        except (*WRONG, OSError, MemoryError) as problem:  # also of the files of a configuration
             error = error or str(problem)
         plan = self.scheduler.plan(local_seq_lens, profiles, error=error, **more)
         if self._real_heads:
@@ -277,13 +307,10 @@ class SequenceBalancer:
         return heads
 
     def _share(self, heads):
-        """Heads that a rank of this one's bag has of a sequence, about: the shape of nothing, where it has none."""
-        sizes = bag_sizes(self.scheduler.bags)
-        rank = self.group.rank % sum(sizes)
-        for size in sizes:
-            rank -= size
-            if rank < 0:
-                return max(1, heads // size)
+        """Heads that a rank of this one's fixed bag has of a sequence, about: the shape of nothing, where it has none."""
+        first = _core.bags(self.scheduler.bags, self.group.size)
+        bag = bisect.bisect(first, self.group.rank)
+        return max(1, heads // (first[bag] - first[bag - 1]))
 
     def pre_attn(self, q: Tensor, k: Tensor, v: Tensor, step: Step | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Held rows with all heads (rows, heads, head_dim) become whole sequences with this rank's heads of
@@ -301,9 +328,9 @@ class SequenceBalancer:
             flat = move(exchange, flat)
         segments = step.plan.segments
         step.flat_shape = flat[0].shape
-        own = {s.heads for s in segments} or {self._share(heads)}
-        if not step.plan.facts["auto"] and len(own) == 1:
-            shape = (sum(s.rows for s in segments), own.pop(), head_dim)
+        own = {s.heads for s in segments}
+        if not step.plan.facts["auto"] and len(own) < 2:
+            shape = (sum(s.rows for s in segments), own.pop() if own else self._share(heads), head_dim)
             flat = [t.reshape(shape) for t in flat]
         return (step.seq_lens(q.device),) + tuple(flat)
 

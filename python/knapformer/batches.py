@@ -57,7 +57,7 @@ class BatchSampler:
         power = {"best": 0, "fitted": 1}.get(p, 2)
         if power == 2 and isinstance(p, str):
             raise ValueError("p: %r, expected best, fitted or a number" % (p,))
-        config = configuration(self.ranks, {"model": model, "gamma": gamma, "cluster": cluster})[0]
+        config = configuration(self.ranks, {"model": model, "gamma": gamma, "cluster": cluster}).raw
         lens = lens.tolist() if hasattr(lens, "tolist") else lens
         self._core = _core.Sampler(rule, _core.cost(config, self.ranks), mem_tokens, match_len or 0, comp_seconds or 0.0, power,
                                    p if power == 2 else 0.0, self.ranks, MODES.index(mode), seed, window, keep_all,

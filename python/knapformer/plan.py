@@ -24,6 +24,8 @@ else:
 Before = NamedTuple("Before", [("max_over_mean", float), ("step_s", float)])
 After = NamedTuple("After", [("max_over_mean", float), ("step_s", float), ("compute_s", float), ("comm_s", float),
                              ("max_tokens", int)])
+Configuration = NamedTuple("Configuration", [("raw", bytes), ("bags", str), ("model", str), ("shape", "tuple[int, int, int]"),
+                                             ("cost_file", str)])  # raw: a kf_config; model: "" where it says none; shape: its dim, layers, heads
 Segment = NamedTuple("Segment", [("seq", int), ("rows", int), ("offset", int), ("first_head", int), ("heads", int)])
 
 ROUTE, SEQUENCES, ULYSSES, ULYSSES_SPLIT = range(4)  # kinds of exchange: kf_exchange_kind
@@ -68,8 +70,8 @@ def bags_text(bags: _Bags) -> str:
 
 
 def configuration(ranks: int, keys: Mapping[str, object], config: str | os.PathLike[str] | None = None,
-                  defaults: Iterable[str] = (), settings: Iterable[str] = ()) -> tuple[bytes, str, str]:
-    """The C library's configuration, its bags and its model. What comes later wins: `defaults`, the YAML file `config`,
+                  defaults: Iterable[str] = (), settings: Iterable[str] = ()) -> Configuration:
+    """The C library's configuration. What comes later wins: `defaults`, the YAML file `config`,
     `settings`, all "key=value" texts, and `keys`, a dict in which None says nothing. All else is the C library's default."""
     name, text = "config", None
     if config is not None:
@@ -78,7 +80,7 @@ def configuration(ranks: int, keys: Mapping[str, object], config: str | os.PathL
             text = file.read()
     assignments = list(settings) + ["%s=%s" % item for item in keys.items() if item[1] is not None]
     try:
-        return _core.config(list(defaults), name, text, assignments, ranks)
+        return Configuration(*_core.config(list(defaults), name, text, assignments, ranks))
     except ValueError as error:  # the C library calls an assignment what the program does
         raise ValueError(str(error).replace("--set ", "")) from None
 
@@ -243,13 +245,13 @@ def plan(seq_lens_per_rank: Iterable[Iterable[SupportsIndex]], bags: _Bags = "au
         raise ValueError("max_chunk_size: %r, expected 1 or more" % (max_chunk_size,))
     if budget_us is not None and not budget_us > 0:
         raise ValueError("budget_us: %r, expected more than 0" % (budget_us,))
-    config, bags, _ = configuration(n_ranks, {
+    config = configuration(n_ranks, {
         "bag_size": bags_text(bags), "model": model, "gamma": gamma, "cluster": cluster, "max_chunk_size": max_chunk_size,
         "affinity_policy": affinity, "budget_us": budget_us})
-    planner = _core.Planner(config, n_ranks, reals(speeds), None if mem_tokens is None else ints(mem_tokens))
+    planner = _core.Planner(config.raw, n_ranks, reals(speeds), None if mem_tokens is None else ints(mem_tokens))
     start = time.perf_counter()
     core = planner.plan(rank_off, lens, None, None)
-    return Plan(core, None, bags, 1e6 * (time.perf_counter() - start))
+    return Plan(core, None, config.bags, 1e6 * (time.perf_counter() - start))
 
 
 def mix(name: str, ranks: int | None = None, seed: int = 0) -> list[list[int]]:

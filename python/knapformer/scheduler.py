@@ -92,11 +92,13 @@ class Scheduler:
                 "bag_size": None if bag_config is None else bags_text(bag_config)}
         if log is None:  # no lines that the logger would drop, unless the file asks for them
             defaults = ["log_level=" + _logger_level(), *defaults]
-        self.ranks: int = _rank_count(ranks, self.group, configuration(0, keys, config, defaults, settings)[1])
-        raw, self.bags, self.model = configuration(self.ranks, keys, config, defaults, settings)
-        self._core = _core.Scheduler(raw, self.ranks, reals(speeds), log or (_log if self.group.rank == 0 else None))
+        defaults, settings = list(defaults), list(settings)
+        self.ranks: int = _rank_count(ranks, self.group, configuration(0, keys, config, defaults, settings).bags)
+        read = configuration(self.ranks, keys, config, defaults, settings)
+        self.bags, self.shape = read.bags, read.shape  # (dim, layers, heads) of the model
+        self._core = _core.Scheduler(read.raw, self.ranks, reals(speeds), log or (_log if self.group.rank == 0 else None))
         self.gather: _core.Gather = _gather_of(self.group)
-        self._trouble = None  # of rank 0 with its files, which every rank hears of when it plans
+        self._trouble = None  # of rank 0 with its files, until every rank has heard of it
         self.votes = 0  # of the last assign, all ranks' together: see hooks.py
         self.neighbours = 1  # ranks on this machine, as of the last plan
 
@@ -132,7 +134,7 @@ class Scheduler:
         if self.group.size != self.ranks:
             raise ValueError("a scheduler of %d ranks in a process group of %d" % (self.ranks, self.group.size))
         self._write()  # begins the files; after the first time there is nothing new
-        error = error or self._trouble
+        error, self._trouble = error or self._trouble, None
         try:
             lens, profiles = (None, None) if error else (ints(lens), _pack_profiles(profiles, len(lens)))
         except WRONG as problem:
@@ -184,7 +186,8 @@ class Scheduler:
         self._write()
         self._write(STATE)
         if self.group.size > 1:
-            said = self.group.gather(bytearray((self._trouble or "").encode("utf-8", "replace")[:256].ljust(256, b"\0")))
+            trouble, self._trouble = self._trouble or "", None
+            said = self.group.gather(bytearray(trouble.encode("utf-8", "replace")[:256].ljust(256, b"\0")))
             if said[0]:
                 raise OSError("rank 0: " + said[:256].rstrip(b"\0").decode("utf-8", "replace"))
 
@@ -260,20 +263,10 @@ def _rank_count(ranks, group, bags):
     if ranks is None and group.size > 1:
         return group.size
     if ranks is None:
-        return sum(bag_sizes(bags))
+        return (_core.bags(bags, 0) or [1])[-1]
     if group.size > 1 and ranks != group.size:
         raise ValueError("ranks: %d, but the process group has %d" % (ranks, group.size))
     return ranks
-
-
-def bag_sizes(bags: str) -> list[int]:
-    """The sizes of the bags that a spec has by itself; of "auto" one of one rank."""
-    if bags.startswith("["):
-        return [int(size) for size in bags.strip("[] ").split(",")]
-    if bags.startswith("g"):
-        pairs = (part.strip()[1:].split("n") for part in bags.split("+"))
-        return [int(size) for size, number in pairs for _ in range(int(number))]
-    return [int(bags)] if bags.isdigit() else [1]
 
 
 def _field(record, name, default):

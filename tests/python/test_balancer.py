@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """SequenceBalancer on 2 and 4 gloo ranks. Every row says whose it is, so every move is compared with what the
 plan's chunks say; and every move is differentiated, element by element, by finite differences."""
+import json
+import os
 import random
+import tempfile
 
 import torch
 import torch.distributed as dist
@@ -253,7 +256,45 @@ def bad_input():
     refuses(lambda: balancer.post_attn(torch.zeros(held + 1, 2, 4)), held + 1)
 
 
-def everything():
+def configured(folder):
+    """A balancer's configuration: its files, its model and its cost count, and a second run goes on from the state."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    config, steps, cost = (os.path.join(folder, name) for name in ("train.yaml", "steps", "cost.yaml"))
+    if rank == 0:
+        knapformer.fit([100, 200, 400], [0.1, 0.21, 0.45]).save(cost)
+        with open(config, "w") as file:
+            file.write("knapformer:\n  cost_file: %s\n  state_file: %s/state\n  steps_file: %s\n" % (cost, folder, steps))
+    dist.barrier()
+    for first in (0, 3):
+        balancer = SequenceBalancer(heads=2, layers=3, config=config, settings=(text for text in ["gamma=0.7"]))
+        for _ in range(3):
+            balancer.plan_routing([40 + rank], 8)
+            _, x, _ = balancer.route(torch.randn(40 + rank, 8, requires_grad=True))
+            balancer.reverse_route(x).sum().backward()
+        assert balancer.scheduler.shape == (8, 3, 2) and balancer.scheduler.steps == first + 3
+        balancer.settle()
+        if rank == 0:
+            with open(steps) as file:
+                lines = [json.loads(line) for line in file]
+            assert [line["step"] for line in lines] == [first, first + 1, first + 2]
+            assert lines[0]["cost"]["linear_s"] > 1e-4, "the cost_file was not read"
+        dist.barrier()  # the state is written
+    with_model = dict(config=config, settings=["model=d=16,layers=3,heads=4"])
+    refuses = workers.refuses
+    refuses(lambda: SequenceBalancer(heads=2, **with_model), "heads is 2", "expected 4", "d=16")
+    refuses(lambda: SequenceBalancer(layers=2, **with_model), "layers is 2", "expected 3")
+    refuses(lambda: SequenceBalancer(**with_model).plan_routing([5], 16), "state_file", "another model")
+    with_model["settings"].append("state_file=")
+    balancer = SequenceBalancer(**with_model)
+    assert balancer.heads == 4 and balancer.scheduler.shape == (16, 3, 4)
+    refuses(lambda: balancer.plan_routing([5], 8 if rank == 1 else 16), "rank 1", "token_dim is 8", "expected 16")
+    refuses(lambda: SequenceBalancer(config=config, cost_model="static"), "static", "cost.yaml")
+    scheduler = knapformer.scheduler.Scheduler("auto", model="d=8,layers=2,heads=2")
+    for given in (dict(bag_specs="g1n%d" % size), dict(gamma=0.4), dict(heads=2), dict(layers=2), dict(config=config)):
+        refuses(lambda: SequenceBalancer(scheduler=scheduler, **given), list(given)[0], "scheduler's")
+
+
+def everything(folder):
     size = dist.get_world_size()
     specs = ["auto", "g1n%d" % size, "g%dn1" % size, "g2n%d" % (size // 2)] + ([[1, 1, 2]] if size == 4 else [])
     for bags in specs:
@@ -268,6 +309,7 @@ def everything():
     in_half_precision()
     data_without_gradients()
     bad_input()
+    configured(folder)
 
 
 if __name__ == "__main__":
@@ -279,5 +321,6 @@ if __name__ == "__main__":
             assert one.route(y)[1].equal(y) and one.reverse_route(one.route(y)[1]).equal(y)
             assert one.attention(*[y.view(7, 2, 4)] * 3).shape == (7, 2, 4)
         else:
-            workers.run(n, everything)
+            with tempfile.TemporaryDirectory() as folder:
+                workers.run(n, everything, folder)
     print("ok")

@@ -91,6 +91,16 @@ def files(folder):
     full.assign([50])  # the first line cannot be written, which all hear when they meet again
     refuses(lambda: full.assign([50]), "rank 0", "steps_file", "/dev/full")
     refuses(lambda: Scheduler("auto", settings=["trace_file=%s/no/trace" % folder]).assign([50]), "rank 0", "trace_file")
+    lost = Scheduler("auto", settings=["state_file=%s/later/state" % folder])
+    assert lost.assign([50]) and lost.neighbours == dist.get_world_size()  # all are on this machine
+    refuses(lost.settle, "rank 0", "later/state")  # every rank hears of it
+    dist.barrier()
+    if rank == 0:
+        os.mkdir(os.path.join(folder, "later"))
+    dist.barrier()
+    lost.settle()
+    dist.barrier()
+    assert os.path.exists(os.path.join(folder, "later", "state"))
 
 
 def packing():
