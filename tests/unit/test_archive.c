@@ -102,8 +102,8 @@ static void test_refuses(void **state) {
 static void test_saving_only_reads(void **state) {
   (void)state;
   long page = sysconf(_SC_PAGESIZE);
-  void *bytes, *shared = mmap(NULL, (size_t)page, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void *bytes,
+    *shared = mmap(NULL, (size_t)page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   size_t n;
   assert_true(shared != MAP_FAILED);
   memcpy(shared, &example, sizeof example);
@@ -125,10 +125,8 @@ static void test_no_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_there_and_back),
-    cmocka_unit_test(test_what_is_no_number),
-    cmocka_unit_test(test_refuses),
-    cmocka_unit_test(test_saving_only_reads),
+    cmocka_unit_test(test_there_and_back), cmocka_unit_test(test_what_is_no_number),
+    cmocka_unit_test(test_refuses),        cmocka_unit_test(test_saving_only_reads),
     cmocka_unit_test(test_no_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
