@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The front door. CMakeLists.txt builds, scripts/test tests; this only calls them.
+# What people call. CMakeLists.txt builds, scripts/test tests; this only calls them.
 PREFIX ?= /usr/local
 JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
 export JOBS

@@ -485,7 +485,7 @@ KF_API kf_status kf_svg_plan(const kf_plan *plan, const char *title, char **out)
 /* -------------------------------------------------------------------- 8. comm */
 
 /*
-** One rank's end of a group of ranks. Unless it says otherwise, a function of sections 8 to 11
+** One rank's end of ranks that are connected. Unless it says otherwise, a function of sections 8 to 11
 ** that takes a comm is collective: all ranks call the same functions in the same order, each from
 ** one thread at a time, also those with nothing to send.
 **

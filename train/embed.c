@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
 ** Where tokens come from and what they are conditioned on. Patches and words become rows of the
-** stream; time and class of a sequence become shift, scale and gate of every site.
+** stream; time and label of a sequence become shift, scale and gate of every site.
 **
 ** All is computed where a row is held, also for a sequence that is split: its conditioning is a
 ** vector, and every gradient here is linear in what the rows give, so that parts of a sequence on

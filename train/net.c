@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** The network: memory of a step, and the way through it.
+** The network: memory of a step, forward and backward.
 **
 **     rows --embed--> block 0 .. L-1 --site 2L--> y --product--> predictions
 **
@@ -194,7 +194,7 @@ kf_status train_net_bytes(const train_net_options *options, int64_t n_rows, int6
   return KF_OK;
 }
 
-/* ------------------------------------------------------------------------- the way */
+/* ------------------------------------------------------------- forward, backward */
 
 static void lap(const train_net *net) {
   if (net->pack->clock) train_clock_lap(net->pack->clock, TRAIN_PHASE_COMPUTE);

@@ -15,10 +15,10 @@ static void add_bias(float *x, const float *bias, int64_t rows, int64_t cols) {
 }
 
 static void add_rows(const float *x, int64_t rows, int64_t cols, float *out) {
-  for (int64_t first = 0; first < rows; first += TRAIN_GROUP)
+  for (int64_t first = 0; first < rows; first += TRAIN_SLAB)
     for (int64_t c = 0; c < cols; c++) {
       float sum = 0;
-      for (int64_t r = first; r < rows && r < first + TRAIN_GROUP; r++) sum += x[r * cols + c];
+      for (int64_t r = first; r < rows && r < first + TRAIN_SLAB; r++) sum += x[r * cols + c];
       out[c] += sum;
     }
 }

@@ -4,7 +4,7 @@
 ** value lies in memory: the order of sums, and the factors of AdamW. Only GELU differs: the vector
 ** loops have an exponential of their own, the portable one takes libm's.
 **
-**     add_rows     rows are summed up in groups of TRAIN_GROUP, from 0 on; group after group is
+**     add_rows     rows are summed up in slabs of TRAIN_SLAB, from 0 on; slab after slab is
 **                  added to out
 **     sum_squares  value i goes to strand i % TRAIN_STRANDS, in double, where the square of a
 **                  float is exact; then neighbours are added up
@@ -18,7 +18,7 @@
 
 #include "train.h"
 
-enum { TRAIN_GROUP = 16, TRAIN_STRANDS = 32 };
+enum { TRAIN_SLAB = 16, TRAIN_STRANDS = 32 };
 
 static inline double train_fold(double strand[TRAIN_STRANDS]) {
   for (int apart = 1; apart < TRAIN_STRANDS; apart *= 2)

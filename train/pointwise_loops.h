@@ -66,18 +66,18 @@ INLINE void sum_lanes(const float *x, int64_t rows, int64_t cols, float *out, in
 }
 
 /*
-** A group of rows at a time, from left to right: as many streams as the group has rows, which the
-** processor fetches ahead, and out stays in the cache. From memory, groups of 4, 8 and 16 rows take
+** A slab of rows at a time, from left to right: as many streams as the slab has rows, which the
+** processor fetches ahead, and out stays in the cache. From memory, slabs of 4, 8 and 16 rows take
 ** the same time, 32 twice as long (Zen 4).
 */
 static void add_rows(const float *x, int64_t rows, int64_t cols, float *out) {
   const int64_t whole = cols / (SUMS * LANES) * (SUMS * LANES);
-  for (int64_t first = 0; first < rows; first += TRAIN_GROUP) {
-    const float *group = x + first * cols;
-    int64_t n_rows = rows - first < TRAIN_GROUP ? rows - first : TRAIN_GROUP;
+  for (int64_t first = 0; first < rows; first += TRAIN_SLAB) {
+    const float *slab = x + first * cols;
+    int64_t n_rows = rows - first < TRAIN_SLAB ? rows - first : TRAIN_SLAB;
     for (int64_t c = 0; c < whole; c += SUMS * LANES)
-      sum_lanes(group + c, n_rows, cols, out + c, SUMS, LANES);
-    FOR_LANES(cols - whole, sum_lanes(group + whole + i, n_rows, cols, out + whole + i, 1, n));
+      sum_lanes(slab + c, n_rows, cols, out + c, SUMS, LANES);
+    FOR_LANES(cols - whole, sum_lanes(slab + whole + i, n_rows, cols, out + whole + i, 1, n));
   }
 }
 

@@ -148,12 +148,12 @@ static picture compose(const train_scene *s) {
 
 /* ---------------------------------------------------------------------------- drawing */
 
-/* Where something is that left `start` (0 to 1) of the room between r and side - r, moved by `way`,
+/* Where something is that left `start` (0 to 1) of the room between r and side - r, moved by `distance`,
 ** and bounced off both ends. Without room it stays in the middle. */
-static float bounce(float start, float way, float side, float r) {
+static float bounce(float start, float distance, float side, float r) {
   float room = side - 2 * r;
   if (room <= 0) return side / 2;
-  float at = fabsf(fmodf(start * room + way, 2 * room));
+  float at = fabsf(fmodf(start * room + distance, 2 * room));
   return r + (at > room ? 2 * room - at : at);
 }
 
@@ -161,9 +161,9 @@ static void go_to_frame(picture *p, int64_t frame) {
   p->frame = (float)frame;
   for (int i = 0; i < p->n_objects; i++) {
     object *o = &p->object[i];
-    float angle = (float)o->direction * (TURN / DIRECTIONS), way = p->frame * pace[p->speed];
-    o->x = bounce(o->start[0], way * cosf(angle), p->width, radius[p->size]);
-    o->y = bounce(o->start[1], way * sinf(angle), p->height, radius[p->size]);
+    float angle = (float)o->direction * (TURN / DIRECTIONS), distance = p->frame * pace[p->speed];
+    o->x = bounce(o->start[0], distance * cosf(angle), p->width, radius[p->size]);
+    o->y = bounce(o->start[1], distance * sinf(angle), p->height, radius[p->size]);
   }
 }
 

@@ -11,7 +11,7 @@
 **   buffer.c     memory that grows and is kept
 **   params.c     the model's tensors in one block of floats: names, shapes, first values
 **   pointwise*.c between matrix products: bias, GELU, RoPE, AdamW, once per instruction set
-**   embed.c      patches, words, time and class become vectors; vectors become predictions
+**   embed.c      patches, words, time and label become vectors; vectors become predictions
 **   block.c      one adaLN-Zero block, forward and backward
 **   attend.c     attention of a block's rows, whole or split over ranks
 **   net.c        the network: memory, forward, backward
@@ -40,7 +40,7 @@ enum {
   TRAIN_PATCH = 2,    /* cells a side of a token; a cell is 8 x 8 pixels */
   TRAIN_VALUES = TRAIN_PATCH * TRAIN_PATCH * TRAIN_CHANNELS, /* of a token */
   TRAIN_WORDS = 64,  /* of the vocabulary that describes a scene */
-  TRAIN_LABELS = 10, /* classes; label TRAIN_LABELS: none is given */
+  TRAIN_LABELS = 10, /* label TRAIN_LABELS: none is given */
 };
 
 /* One token on its way to where it is computed. */

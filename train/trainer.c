@@ -3,7 +3,7 @@
 ** One step of training on ranks.
 **
 **     schedule   lengths are gathered, every rank makes the same plan
-**     route      rows of 88 bytes go where they are computed: values, word, position, time, class
+**     route      rows of 88 bytes go where they are computed: values, word, position, time, label
 **     forward    embedding, blocks, predictions of 16 values a row
 **     reverse    predictions go home
 **     loss       at home, where the targets are

@@ -145,7 +145,7 @@ static void complete(arranging *a) {
 }
 
 /* Sort what is placed by work or bucket; equal ones keep their order. */
-static void sort_seats(arranging *a, bool by_bucket) {
+static void sort_placed(arranging *a, bool by_bucket) {
   int64_t n = a->n_placed;
   for (int64_t k = 0; k < n; k++) {
     int32_t batch = a->place[k];
@@ -158,10 +158,10 @@ static void sort_seats(arranging *a, bool by_bucket) {
 }
 
 /* Whole steps of each bucket; what is left of all buckets then shares steps by length. */
-static void seat_same(arranging *a) {
+static void place_same(arranging *a) {
   int64_t n = a->n_placed, n_pure = 0, n_mixed = 0;
   int32_t *spare = a->random; /* whole steps from its front, the others from its back */
-  sort_seats(a, true);
+  sort_placed(a, true);
   for (int64_t k = 0, end; k < n; k = end) {
     int32_t bucket = bucket_of_batch(a, a->place[k]);
     for (end = k + 1; end < n && bucket_of_batch(a, a->place[end]) == bucket;) end++;
@@ -197,9 +197,9 @@ static void place(arranging *a) {
   if (!packed) shuffle(a, a->place, a->n_batches); /* packed ones come in a random order */
   complete(a);
   if (mode == KF_STEPS_SAME && !packed)
-    seat_same(a);
+    place_same(a);
   else if (mode != KF_STEPS_RANDOM)
-    sort_seats(a, false);
+    sort_placed(a, false);
   if (mode != KF_STEPS_RANDOM) shuffle_steps(a);
   shuffle_ranks(a);
 }

@@ -183,13 +183,13 @@ static double whole_power(double x, int32_t n) {
 }
 
 /* Works of batches, each with the number of batches that have it. */
-typedef struct ladder {
+typedef struct step_works {
   int64_t n;
   double work[2 * MERGED], weight[2 * MERGED];
   uint64_t key[2 * MERGED], spare[2 * MERGED];
-} ladder;
+} step_works;
 
-static void add_rung(ladder *d, double work, double weight) {
+static void add_work(step_works *d, double work, double weight) {
   if (!(weight > 0)) return;
   d->key[d->n] = kfi_sort_real(fmin(work, 1e38)) | (uint64_t)d->n;
   d->work[d->n] = work;
@@ -203,7 +203,7 @@ static void add_rung(ladder *d, double work, double weight) {
 **
 **     E[mean/max] = sum over k of (F_k^n m_k - F_(k-1)^n m_(k-1)) / w_k.
 */
-static double imbalance(ladder *d, int32_t n_ranks) {
+static double imbalance(step_works *d, int32_t n_ranks) {
   double total = 0, weight = 0, sum = 0, share = 0, before = 0;
   const uint64_t *key = kfi_sort_high(d->key, d->spare, d->n);
   for (int64_t k = 0; k < d->n; k++) total += d->weight[k];
@@ -250,7 +250,7 @@ static double most_p(const kfi_limits *l, const kf_bucket *bucket, int64_t n) {
 static double best_p(kfi_limits l, const kf_bucket *bucket, int64_t n, int32_t n_ranks) {
   double best = LEAST_P, least = 2, fitted = l.p, most = most_p(&l, bucket, n);
   kf_bucket merged[MERGED];
-  ladder d;
+  step_works d;
   n = merge(bucket, n, merged);
   for (int step = -1; step <= P_STEPS; step++) { /* -1: the fitted one */
     l.p = step < 0 ? fitted : LEAST_P + (MOST_P - LEAST_P) * step / P_STEPS;
@@ -259,8 +259,8 @@ static double best_p(kfi_limits l, const kf_bucket *bucket, int64_t n, int32_t n
     for (int64_t g = 0; g < n; g++) {
       int64_t count = merged[g].count, size = kfi_bucket_size(&l, merged[g].len);
       double work = kfi_limits_work(&l, (double)merged[g].len);
-      add_rung(&d, work * (double)size, (double)(count / size));
-      add_rung(&d, work * (double)(count % size), count % size > 0);
+      add_work(&d, work * (double)size, (double)(count / size));
+      add_work(&d, work * (double)(count % size), count % size > 0);
     }
     double now = imbalance(&d, n_ranks);
     if (now < least - 1e-9) best = l.p, least = now;

@@ -72,7 +72,7 @@ static bool has_room(const dealing *d, const batch *h, const kf_bucket *b) {
 }
 
 /* Open n more batches, empty, which alone take part from now on. */
-static void open_hands(dealing *d, int64_t n) {
+static void open_batches(dealing *d, int64_t n) {
   d->refused = NULL;
   d->n_heap = 0;
   for (int64_t h = 0; h < n; h++, d->n_batches++) {
@@ -118,7 +118,7 @@ static bool give(dealing *d, int64_t place) {
 /* Deal what is left over n new batches; what fits nowhere stays. */
 static void deal_over(dealing *d, int64_t n) {
   int64_t n_left = 0;
-  open_hands(d, n);
+  open_batches(d, n);
   for (int64_t k = 0; k < d->n_left; k++)
     if (!give(d, (int64_t)(uint32_t)d->left[k])) d->left[n_left++] = d->left[k];
   d->n_left = n_left;

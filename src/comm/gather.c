@@ -323,7 +323,7 @@ kf_status kf_gather_plan(kf_gather *g, kf_planner *planner, const kf_plan **plan
 }
 
 /* Tell the scheduler what the other ranks measured, once. */
-static kf_status hand_over(kf_gather *g, kf_scheduler *scheduler) {
+static kf_status learn_from_times(kf_gather *g, kf_scheduler *scheduler) {
   kf_status status = g->gathered ? KF_OK : not_gathered();
   const kfi_times *times = g->times;
   g->times = NULL;
@@ -337,7 +337,7 @@ static kf_status hand_over(kf_gather *g, kf_scheduler *scheduler) {
 kf_status kf_gather_schedule(kf_gather *g, kf_scheduler *scheduler, const kf_plan **plan,
                              void *out) {
   if (!g || !scheduler || !out) return kfi_fail(KF_EINVAL, "kf_gather_schedule: a pointer is NULL");
-  kf_status status = hand_over(g, scheduler);
+  kf_status status = learn_from_times(g, scheduler);
   if (!status && plan) status = kf_scheduler_plan(scheduler, &g->batch, plan);
   if (!status && !plan) status = kf_scheduler_settle(scheduler);
   if (!plan) g->gathered = false; /* there were times only */

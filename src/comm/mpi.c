@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
 ** The MPI backend, plain MPI-3. No call between create and free blocks: every operation is started
-** and then polled, and polling watches the clock and the alarms.
+** and then polled, and polling looks at the clock and the alarms.
 **
 ** Alarms have a communicator of their own, with a receive always posted. A rank that fails sends
 ** its reason to all. A rank that has waited for the whole timeout sends that to all too, and whoever
@@ -215,7 +215,7 @@ typedef struct gathering {
   int tag;
 } gathering;
 
-static kf_status open_letter(kfi_mpi *m, const gathering *g, int from, int n_got, int64_t n_want) {
+static kf_status read_message(kfi_mpi *m, const gathering *g, int from, int n_got, int64_t n_want) {
   const kfi_label *want = (const kfi_label *)g->mine;
   kfi_label label = {-1, "something else"};
   if (n_got >= (int)sizeof label) memcpy(&label, g->arriving, sizeof label);
@@ -229,7 +229,7 @@ static kf_status open_letter(kfi_mpi *m, const gathering *g, int from, int n_got
 }
 
 /* One round: the first n records go to rank `to`, as many arrive from rank `from`. */
-static kf_status swap_letters(kfi_mpi *m, const gathering *g, int to, int from, int32_t n) {
+static kf_status swap_messages(kfi_mpi *m, const gathering *g, int to, int from, int32_t n) {
   int64_t n_bytes = (int64_t)sizeof(kfi_label) + n * g->n_bytes;
   MPI_Request in, out;
   MPI_Status arrived, sent;
@@ -242,7 +242,7 @@ static kf_status swap_letters(kfi_mpi *m, const gathering *g, int to, int from, 
   if ((status = wait_for(m, &in, &arrived, "a message"))) return status;
   if ((status = wait_for(m, &out, &sent, "a message"))) return status;
   MPI_Get_count(&arrived, MPI_BYTE, &n_got);
-  return open_letter(m, g, from, n_got, n_bytes);
+  return read_message(m, g, from, n_got, n_bytes);
 }
 
 static kf_status gather(kf_comm *comm, const void *record, int64_t n_bytes, void *all) {
@@ -264,7 +264,7 @@ static kf_status gather(kf_comm *comm, const void *record, int64_t n_bytes, void
   if (n_bytes > 0) memcpy(records, record, (size_t)n_bytes);
   for (int32_t have = 1, n; have < size; have += n) {
     n = have < size - have ? have : size - have;
-    if ((status = swap_letters(m, &g, (rank - have + size) % size, (rank + have) % size, n)))
+    if ((status = swap_messages(m, &g, (rank - have + size) % size, (rank + have) % size, n)))
       return status;
     memcpy(records + have * n_bytes, g.arriving + sizeof label, (size_t)(n * n_bytes));
   }

@@ -67,7 +67,7 @@ static void sum_up_common(kfi_report *r) {
   }
 }
 
-/* One block for all arrays: a run's imbalances, the other's, and the spare one. */
+/* One block for all arrays: a variant's imbalances, the other's, and the spare one. */
 static kf_status sum_up(const kf_report *in, kfi_report *r) {
   int64_t n_all = 0, n_spare = in->n_points;
   for (int32_t k = 0; k < in->n_variants; k++) {
@@ -155,7 +155,7 @@ static void put_loss_tile(const kfi_report *r, kfi_writer *w) {
   else if (c->apart == 0)
     kfi_put(w, "the same"), put_note(w), kfi_put(w, "to the bit, in "), put_steps(w, c->n_losses);
   else
-    kfi_put_part(w, c->apart), put_note(w), kfi_put(w, "largest relative difference in "),
+    kfi_put_fraction(w, c->apart), put_note(w), kfi_put(w, "largest relative difference in "),
       put_steps(w, c->n_losses);
   end_tile(w);
 }

@@ -6,7 +6,7 @@
 **   report.c           what the steps come to; the page: head, headline, facts, sections
 **   report_style.c     its style sheet, light and dark, still and moving
 **   report_plot.c      scales and ticks
-**   report_timeline.c  a few steps, a row per rank, a run above the other
+**   report_timeline.c  a few steps, a row per rank, a variant above the other
 **   report_curve.c     imbalance and loss over the steps
 **   report_fit.c       measured over predicted seconds
 **   report_routing.c   one step's tokens on their way
@@ -28,14 +28,14 @@ enum { KFI_PAGE = 800, KFI_PLOT_LEFT = 62, KFI_PLOT_RIGHT = 790 };
 #define KFI_MOST_SECONDS 1e9
 #define KFI_MOST_LOSS 1e12 /* what is beyond is left out, as what is not a number */
 
-/* What all steps of a run come to. */
+/* What all steps of a variant come to. */
 typedef struct kfi_variant_sums {
   double *imbalance;    /* (n_steps) max/mean of the ranks' busy seconds; 0/0 counts as 1 */
   double step_s;        /* median */
   double max_over_mean; /* median */
 } kfi_variant_sums;
 
-/* What both runs did in the steps that both have. */
+/* What both variants did in the steps that both have. */
 typedef struct kfi_common {
   int64_t n_steps, n_losses; /* n_losses: of them, with two losses that are numbers */
   double sum_s[2];
@@ -61,7 +61,7 @@ void kfi_report_loss(const kfi_report *r, kfi_writer *w);
 void kfi_report_fit(const kfi_report *r, kfi_writer *w);
 void kfi_report_routing(const kfi_report *r, kfi_writer *w);
 
-/* ----------------------------------------------------------------------- runs (report.c) */
+/* ----------------------------------------------------------------------- variants (report.c) */
 
 static inline bool kfi_is_loss(double loss) { return fabs(loss) <= KFI_MOST_LOSS; }
 
@@ -69,7 +69,7 @@ static inline int64_t kfi_variant_step(const kf_report_variant *variant, int64_t
   return variant->step ? variant->step[i] : i;
 }
 
-/* The next step that both runs have, from their i-th and j-th on; false where none is left:
+/* The next step that both variants have, from their i-th and j-th on; false where none is left:
 ** for (i = j = 0; kfi_variant_common(a, b, &i, &j); i++, j++) */
 bool kfi_variant_common(const kf_report_variant *a, const kf_report_variant *b, int64_t *i,
                         int64_t *j);
@@ -110,7 +110,7 @@ void kfi_put_text(kfi_writer *w, const char *kind, double x, double y);
 void kfi_put_block(kfi_writer *w, double x, double y, double width, double height);
 
 /* A small number in HTML: 12.3%, 0.04%, 3.1 x 10^-6. */
-void kfi_put_part(kfi_writer *w, double part);
+void kfi_put_fraction(kfi_writer *w, double part);
 
 /* A loss: 0.4123, 1.2e-05. */
 void kfi_put_loss(kfi_writer *w, double loss);

@@ -16,37 +16,37 @@ static kf_status check_step(const kf_report *in, int32_t k, int64_t i) {
   int64_t number = kfi_variant_step(variant, i),
           last = i > 0 ? kfi_variant_step(variant, i - 1) : -1;
   if (number <= last || number > MOST_STEP)
-    return BAD("run %" PRId32 ", step number %" PRId64 " after %" PRId64
+    return BAD("variant %" PRId32 ", step number %" PRId64 " after %" PRId64
                ", expected rising numbers from 0 to %" PRId64,
                k, number, last, MOST_STEP);
   if (!is_time(variant->step_s[i]))
-    return BAD("run %" PRId32 ", step %" PRId64 ": step_s is %g, expected 0 to %g seconds", k,
+    return BAD("variant %" PRId32 ", step %" PRId64 ": step_s is %g, expected 0 to %g seconds", k,
                number, variant->step_s[i], KFI_MOST_SECONDS);
   for (int32_t r = 0; r < in->n_ranks; r++) {
     const kf_counters *c = &variant->counters[i * in->n_ranks + r];
     if (!is_time(c->plan_s) || !is_time(c->route_s) || !is_time(c->compute_s) ||
         !is_time(c->wait_s))
-      return BAD("run %" PRId32 ", step %" PRId64 ", rank %" PRId32
+      return BAD("variant %" PRId32 ", step %" PRId64 ", rank %" PRId32
                  ": plan_s %g, route_s %g, compute_s %g, wait_s %g, expected 0 to %g seconds",
                  k, number, r, c->plan_s, c->route_s, c->compute_s, c->wait_s, KFI_MOST_SECONDS);
   }
   return KF_OK;
 }
 
-static kf_status check_runs(const kf_report *in) {
+static kf_status check_variants(const kf_report *in) {
   if (in->n_ranks < 1 || in->n_ranks > KF_MAX_RANKS)
     return BAD("%" PRId32 " ranks, expected 1 to %d", in->n_ranks, KF_MAX_RANKS);
   if (in->n_variants < 1 || in->n_variants > 2 || !in->variant)
-    return BAD("%" PRId32 " runs%s, expected 1 or 2", in->n_variants,
+    return BAD("%" PRId32 " variants%s, expected 1 or 2", in->n_variants,
                in->variant ? "" : " at NULL");
   for (int32_t k = 0; k < in->n_variants; k++) {
     const kf_report_variant *variant = &in->variant[k];
-    if (!variant->name) return BAD("run %" PRId32 ": name is NULL", k);
+    if (!variant->name) return BAD("variant %" PRId32 ": name is NULL", k);
     if (variant->n_steps < 0 || variant->n_steps > KF_MAX_SEQS)
-      return BAD("run %" PRId32 ": %" PRId64 " steps, expected 0 to %" PRId64, k, variant->n_steps,
-                 KF_MAX_SEQS);
+      return BAD("variant %" PRId32 ": %" PRId64 " steps, expected 0 to %" PRId64, k,
+                 variant->n_steps, KF_MAX_SEQS);
     if (variant->n_steps > 0 && (!variant->step_s || !variant->counters))
-      return BAD("run %" PRId32 ": %" PRId64 " steps, but %s is NULL", k, variant->n_steps,
+      return BAD("variant %" PRId32 ": %" PRId64 " steps, but %s is NULL", k, variant->n_steps,
                  variant->step_s ? "counters" : "step_s");
     for (int64_t i = 0; i < variant->n_steps; i++) {
       kf_status status = check_step(in, k, i);
@@ -89,7 +89,7 @@ static kf_status check_plan(const kf_report *in) {
 
 kf_status kfi_report_check(const kf_report *in) {
   kf_status status;
-  if ((status = check_runs(in)) || (status = check_facts(in)) || (status = check_points(in)))
+  if ((status = check_variants(in)) || (status = check_facts(in)) || (status = check_points(in)))
     return status;
   return check_plan(in);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** What happened over the steps: imbalance and loss, the runs over each other. The first run is a
+** What happened over the steps: imbalance and loss, the variants over each other. The first one is a
 ** broad pale line and the second a thin dark one, so that both are seen where they coincide.
 **
 ** A plot has a column a pixel. Where there are more steps than columns, a column shows the least
@@ -22,7 +22,7 @@ enum {
 
 typedef struct chart {
   const kf_report *in;
-  const double *value[2]; /* (n_steps) of each run; NULL: none. What is no loss is a gap. */
+  const double *value[2]; /* (n_steps) of each variant; NULL: none. What is no loss is a gap. */
   kfi_axis x, y;
 } chart;
 
@@ -85,9 +85,9 @@ static void put_columns(const chart *c, pen *p, int32_t k) {
   }
 }
 
-/* A run that is alone is not covered, and has the thin line. */
+/* A variant that is alone is not covered, and has the thin line. */
 static const char *line_of(const chart *c, int32_t k) {
-  return c->in->n_variants == 2 && k == 0 ? "run-0" : "run-1";
+  return c->in->n_variants == 2 && k == 0 ? "variant-0" : "variant-1";
 }
 
 static void put_chart(const chart *c, kfi_writer *w) {
@@ -224,7 +224,7 @@ static void put_losses_words(const kfi_report *r, kfi_writer *w) {
     return;
   }
   kfi_put(w, "In the %" PRId64 " steps that both did, the losses differ by <b>", c->n_losses);
-  kfi_put_part(w, c->apart);
+  kfi_put_fraction(w, c->apart);
   kfi_put(w, "</b> of their value at most; the last ones are ");
   kfi_put_loss(w, c->last_loss[0]);
   kfi_put(w, " and ");

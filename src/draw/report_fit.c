@@ -102,9 +102,9 @@ static void put_words(const scene *s, kfi_writer *w) {
   kfi_put(w, "</b> in the mean");
   if (s->mean_s > 0) {
     kfi_put(w, ", <b>");
-    kfi_put_part(w, s->off_s / s->mean_s);
+    kfi_put_fraction(w, s->off_s / s->mean_s);
     kfi_put(w, "</b> of the mean busy time; half of them by less than ");
-    kfi_put_part(w, s->typical);
+    kfi_put_fraction(w, s->typical);
   }
   kfi_put(w, ". ");
   if (n == 1)

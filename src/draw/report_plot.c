@@ -111,7 +111,7 @@ void kfi_put_ticks(kfi_writer *w, const kfi_ticks *t) {
   }
 }
 
-void kfi_put_part(kfi_writer *w, double part) {
+void kfi_put_fraction(kfi_writer *w, double part) {
   if (part == 0 || part >= 1e-4) {
     kfi_put_number(w, part * 100, part < 0.1 ? 2 : 1, true);
     kfi_put(w, "%%");

@@ -203,7 +203,7 @@ static void put_words(const scene *s, kfi_writer *w) {
   kfi_put(w, " whole to another rank, ");
   put_sequences(w, s->n_kind[SPLIT], "is", "are");
   kfi_put(w, " split over several. <b>");
-  kfi_put_part(w, all > 0 ? (double)moved / (double)all : 0);
+  kfi_put_fraction(w, all > 0 ? (double)moved / (double)all : 0);
   kfi_put(w, "</b> of the tokens leave home, and the results come back the same way. The planner "
              "expects the step to take <b>");
   kfi_put_seconds(w, p->figures.step_s, false);
@@ -217,7 +217,7 @@ static void put_words(const scene *s, kfi_writer *w) {
   if (s->joined) kfi_put(w, " A band is all that goes from one row to another.");
   if (s->n_drawn < s->n_bands && moved > 0) {
     kfi_put(w, " The %d broadest of %" PRId64 " bands are drawn, ", BANDS, s->n_bands);
-    kfi_put_percent(w, (double)s->drawn_tokens / (double)moved);
+    kfi_put_fraction(w, (double)s->drawn_tokens / (double)moved);
     kfi_put(w, " of what moves.");
   }
   kfi_put(w, "</p>\n<ul class=\"legend\">");

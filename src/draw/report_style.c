@@ -13,11 +13,13 @@
 static const char page[] =
   ":root{color-scheme:light dark;--page:#fff;--card:#f5f7f9;--ink:#1d2530;--soft:#5b6673;"
   "--grid:#e6eaee;--axis:#8a95a3;--strong:#12804a;\n"
-  "--run-0:#8893a1;--run-1:#1f5fb8;--plan:#7a58c1;--route:#eda02f;--compute:#3a78c9;--wait:#f4ccd4;"
+  "--variant-0:#8893a1;--variant-1:#1f5fb8;--plan:#7a58c1;--route:#eda02f;--compute:#3a78c9;--wait:"
+  "#f4ccd4;"
   "\n--stay:#ccd4dd;--whole:#3a78c9;--split:#df8413;--planned:#3f4b5a}\n"
   "@media (prefers-color-scheme:dark){:root{--page:#14181f;--card:#1c222b;--ink:#e6eaf0;"
   "--soft:#a0abb8;--grid:#28303a;--axis:#6b7684;--strong:#4fd08a;\n"
-  "--run-0:#6d7887;--run-1:#7db4ff;--plan:#a68be6;--route:#f5b14d;--compute:#5a9bf0;--wait:#5b2b39;"
+  "--variant-0:#6d7887;--variant-1:#7db4ff;--plan:#a68be6;--route:#f5b14d;--compute:#5a9bf0;--wait:"
+  "#5b2b39;"
   "\n--stay:#3a4350;--whole:#5a9bf0;--split:#f2a03c;--planned:#c5ced9}}\n"
   "*{box-sizing:border-box}\n"
   "body{margin:0;background:var(--page);color:var(--ink);"
@@ -47,8 +49,8 @@ static const char page[] =
   "margin-bottom:.5rem;overflow-wrap:anywhere}\n"
   ".legend i{display:inline-block;width:13px;height:13px;border-radius:3px;margin-right:7px;"
   "vertical-align:-1.5px;background:currentColor}\n"
-  ".legend .run-0{height:6px;width:22px;vertical-align:2px}"
-  ".legend .run-1{height:2px;width:22px;border-radius:0;vertical-align:4px}\n"
+  ".legend .variant-0{height:6px;width:22px;vertical-align:2px}"
+  ".legend .variant-1{height:2px;width:22px;border-radius:0;vertical-align:4px}\n"
   "figcaption{font-size:.875rem;color:var(--soft);margin-top:.5rem}"
   "figcaption b{margin-right:.6em;overflow-wrap:anywhere}\n"
   ".none{color:var(--soft);font-style:italic}\n"
@@ -66,16 +68,17 @@ static const char picture[] =
   ".compute{fill:var(--compute);color:var(--compute)}.wait{fill:var(--wait);color:var(--wait)}\n"
   ".saved{stroke:var(--soft);fill:var(--soft)}\n"
   ".curve{stroke-linecap:round;stroke-linejoin:round}\n"
-  ".run-0{stroke:var(--run-0);color:var(--run-0)}.run-1{stroke:var(--run-1);color:var(--run-1)}\n"
-  "path.run-0{stroke-width:3.5}path.run-1{stroke-width:1.7}\n"
-  "#loss-chart .run-0{stroke-width:7;stroke-opacity:.55}\n" /* where the other covers it */
+  ".variant-0{stroke:var(--variant-0);color:var(--variant-0)}.variant-1{stroke:var(--variant-1);"
+  "color:var(--variant-1)}\n"
+  "path.variant-0{stroke-width:3.5}path.variant-1{stroke-width:1.7}\n"
+  "#loss-chart .variant-0{stroke-width:7;stroke-opacity:.55}\n" /* where the other covers it */
   ".dots{stroke:var(--compute);stroke-width:5;stroke-linecap:round;stroke-opacity:.65}\n"
   ".bins{fill:var(--compute);fill-opacity:.75}\n"
   ".diagonal{stroke:var(--strong);stroke-width:1.5;stroke-dasharray:6 4}\n"
   ".stay{stroke:var(--stay);color:var(--stay)}.whole{stroke:var(--whole);color:var(--whole)}"
   ".split{stroke:var(--split);color:var(--split)}\n"
   ".band{stroke-opacity:.42}.band.stay{stroke-opacity:.8}.band.home{stroke-opacity:.25}\n"
-  ".node{fill:var(--axis)}.work{fill:var(--run-0);color:var(--run-0)}"
+  ".node{fill:var(--axis)}.work{fill:var(--variant-0);color:var(--variant-0)}"
   ".planned{fill:var(--planned);color:var(--planned)}\n";
 
 static const char motion[] =

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** A few steps of each run on one scale of time, so that the eye sees the shorter step:
+** A few steps of each variant on one scale of time, so that the eye sees the shorter step:
 **
 **     without             5 steps in 13.0 s
 **     0 |pp|rr|cccccccccccc|wwwwww||pp|..
@@ -10,7 +10,7 @@
 **     1 |pp|rrr|cccccccc||pp|rrr|..        |<- 5.9 s less
 **       0 s      2 s      4 s
 **
-** Which steps: consecutive ones that both runs have, whose sums come closest to what the medians
+** Which steps: consecutive ones that both variants have, whose sums come closest to what the medians
 ** let expect, so that no pause and no lucky batch stands for the rest. Of more than MOST_ROWS ranks,
 ** neighbours share a row and the busiest of them is drawn, in each step: it is the one that the
 ** others wait for. A block becomes a piece of one <path> per phase.
@@ -25,7 +25,7 @@ enum { SHOWN = 6, MOST_ROWS = 64, N_PHASES = 4, TOP = 24, ROWS_HEIGHT = 200 };
 
 static const char *const phase_name[N_PHASES] = {"plan", "route", "compute", "wait"};
 
-/* The steps that are drawn: their places in each run. */
+/* The steps that are drawn: their places in each variant. */
 typedef struct window {
   int n[2];
   int64_t at[2][SHOWN];
@@ -46,7 +46,7 @@ static double off_median(double sum, double median, int n) {
   return median > 0 ? fabs(sum / (n * median) - 1) : 0;
 }
 
-/* The window of n steps common to runs a and b (which may be the same one) that is most typical. */
+/* The window of n steps common to variants a and b (which may be the same one) that is most typical. */
 static void choose(const kfi_report *r, int a, int b, window *out) {
   const kf_report_variant *first = &r->in->variant[a], *second = &r->in->variant[b];
   int64_t last[2][SHOWN], n_common = 0;
@@ -77,17 +77,17 @@ static void choose(const kfi_report *r, int a, int b, window *out) {
 
 static scene lay_out(const kfi_report *r) {
   scene s = {.r = r};
-  int32_t n_ranks = r->in->n_ranks, n_runs = r->in->n_variants;
-  if (n_runs == 1 || r->common.n_steps > 0)
-    choose(r, 0, n_runs - 1, &s.shown);
+  int32_t n_ranks = r->in->n_ranks, n_variants = r->in->n_variants;
+  if (n_variants == 1 || r->common.n_steps > 0)
+    choose(r, 0, n_variants - 1, &s.shown);
   else
-    for (int k = 0; k < n_runs; k++) choose(r, k, k, &s.shown);
+    for (int k = 0; k < n_variants; k++) choose(r, k, k, &s.shown);
   s.ranks_per_row = (n_ranks + MOST_ROWS - 1) / MOST_ROWS;
   s.n_rows = (n_ranks + s.ranks_per_row - 1) / s.ranks_per_row;
   s.pitch = fmin(fmax((double)ROWS_HEIGHT / s.n_rows, 5), 26);
   s.row = s.pitch * (s.pitch > 8 ? 0.8 : 0.88);
   double longest = 1e-9;
-  for (int k = 0; k < n_runs; k++) {
+  for (int k = 0; k < n_variants; k++) {
     for (int i = 0; i < s.shown.n[k]; i++) s.sum_s[k] += r->in->variant[k].step_s[s.shown.at[k][i]];
     longest = fmax(longest, s.sum_s[k]);
   }
@@ -232,7 +232,7 @@ static void put_ranks(const scene *s, kfi_writer *w) {
   }
 }
 
-/* Behind the end of the shorter run: how much shorter it is. */
+/* Behind the end of the shorter variant: how much shorter it is. */
 static void put_saved(const scene *s, kfi_writer *w, int k, double base) {
   double end = kfi_axis_px(&s->time, s->sum_s[k]), saved_s = s->time.high - s->sum_s[k];
   double y = (TOP + base) / 2;
@@ -248,7 +248,7 @@ static void put_saved(const scene *s, kfi_writer *w, int k, double base) {
   kfi_put(w, " less</text>\n");
 }
 
-static void put_run(const scene *s, kfi_writer *w, int k) {
+static void put_variant(const scene *s, kfi_writer *w, int k) {
   bool last = k == s->r->in->n_variants - 1 || s->shown.n[1] == 0;
   double base = TOP + s->n_rows * s->pitch;
   int height = (int)ceil(base) + (last ? 28 : 6);
@@ -273,5 +273,5 @@ void kfi_report_timeline(const kfi_report *r, kfi_writer *w) {
   }
   put_words(&s, w);
   for (int k = 0; k < r->in->n_variants; k++)
-    if (s.shown.n[k] > 0) put_run(&s, w, k);
+    if (s.shown.n[k] > 0) put_variant(&s, w, k);
 }

@@ -174,8 +174,8 @@ kf_status kf_adaln_check(const kf_adaln *adaln, int backward) {
 
 static int64_t pieces(int64_t n_tokens) { return (n_tokens + KF_ADALN_CHUNK - 1) / KF_ADALN_CHUNK; }
 
-/* The end of the run of equal entries of seq_index that begins with token t. */
-static int64_t run_end(const kf_adaln *a, int64_t t) {
+/* The end of the tokens of one sequence that begin with token t. */
+static int64_t seq_end(const kf_adaln *a, int64_t t) {
   int64_t end = t + 1;
   while (end < a->n_tokens && a->seq_index[end] == a->seq_index[t]) end++;
   return end;
@@ -186,7 +186,7 @@ static int64_t count_chunks(const kf_adaln *a) {
   if (a->cu_seqlens)
     for (int64_t s = 0; s < a->n_seqs; s++) n += pieces(a->cu_seqlens[s + 1] - a->cu_seqlens[s]);
   else if (a->seq_index)
-    for (int64_t t = 0, end; t < a->n_tokens; t = end) n += pieces((end = run_end(a, t)) - t);
+    for (int64_t t = 0, end; t < a->n_tokens; t = end) n += pieces((end = seq_end(a, t)) - t);
   return n;
 }
 
@@ -209,7 +209,7 @@ static void list_by_length(const kf_adaln *a, kf_adaln_chunk *chunk, int64_t *of
 static void list_by_index(const kf_adaln *a, kf_adaln_chunk *chunk, int64_t *off) {
   for (int64_t s = 0; s <= a->n_seqs; s++) off[s] = 0;
   for (int64_t t = 0, end; t < a->n_tokens; t = end)
-    off[a->seq_index[t] + 1] += pieces((end = run_end(a, t)) - t);
+    off[a->seq_index[t] + 1] += pieces((end = seq_end(a, t)) - t);
   for (int64_t s = 0, before = 0; s < a->n_seqs; s++) {
     int64_t n = off[s + 1];
     off[s + 1] = before;
@@ -217,7 +217,7 @@ static void list_by_index(const kf_adaln *a, kf_adaln_chunk *chunk, int64_t *off
   }
   for (int64_t t = 0, end; t < a->n_tokens; t = end) {
     int32_t s = a->seq_index[t];
-    end = run_end(a, t);
+    end = seq_end(a, t);
     off[s + 1] = cut(t, end, s, chunk + off[s + 1]) - chunk;
   }
 }

@@ -43,7 +43,7 @@ enum path { PLAIN, GATED, NARROW };
 enum {
   ROWS = 4, /* tokens of a forward block */
   PARTS = KF_ADALN_CHUNK / ROWS,
-  SUM_FLOATS = 2 * 2 * MAX_GROUPS, /* of add_runs: two halves, two sums of each group */
+  SUM_FLOATS = 2 * 2 * MAX_TEAMS, /* of add_spans: two halves, two sums of each team */
   FINISH_THREADS = 128,
   FINISH_DEPTH = 32 /* loads under way: one long sequence has few columns to hide behind */
 };
@@ -99,12 +99,12 @@ __device__ __forceinline__ void write_y(const call &c, const spot &at, const tok
 }
 
 /*
-** The runs of a row are in shared memory: one tile's twice, in turns, as in add_runs; those of several
+** The spans of a row are in shared memory: one tile's twice, in turns, as in add_spans; those of several
 ** tiles once. 128 registers a thread at most: with the limit left to the compiler, it aims lower, and
 ** spills.
 */
 template <class T, bool EACH, int PATH>
-__global__ void __launch_bounds__(T::LANES *T::GROUPS, 512 / (T::LANES * T::GROUPS))
+__global__ void __launch_bounds__(T::LANES *T::TEAMS, 512 / (T::LANES * T::TEAMS))
   adaln_forward(call c) {
   const bool gated = PATH == NARROW ? c.a.gate != nullptr : PATH == GATED;
   const kf_adaln_chunk chunk = c.chunk[blockIdx.x / PARTS];
@@ -112,18 +112,18 @@ __global__ void __launch_bounds__(T::LANES *T::GROUPS, 512 / (T::LANES * T::GROU
   spot at = spot_of<T>(c.a.dim);
   for (int t = first; t < first + ROWS && t < chunk.n_tokens; t++) {
     token k = {(chunk.first + t) * c.a.dim, chunk.seq * c.a.mod_stride, 0, 0, 0, 0};
-    run *runs = (run *)kf_shared + at.turn * MAX_GROUPS;
+    span *spans = (span *)kf_shared + at.turn * MAX_TEAMS;
     words<T> x[STEPS];
     for (at.tile = 0; at.tile < at.n_tiles; at.tile++) {
       if (gated)
         make_x<T, EACH>(c, at, k, x);
       else
         load_tile<T>(c.a.x, k.row, at, x);
-      const run r = sum_run<T>(at, x);
-      if (at.lane == 0 && at.columns_of_run() > 0) runs[at.run()] = r;
+      const span r = sum_span<T>(at, x);
+      if (at.lane == 0 && at.columns_of_span() > 0) spans[at.span()] = r;
     }
     __syncthreads();
-    find_moments(at, runs, c.a.eps, k.mean, k.rstd);
+    find_moments(at, spans, c.a.eps, k.mean, k.rstd);
     for (at.tile = 0; at.tile < at.n_tiles; at.tile++) {
       if (at.n_tiles > 1) load_tile<T>(c.a.x, k.row, at, x);
       write_y<T, EACH>(c, at, k, x);
@@ -267,7 +267,7 @@ __device__ __forceinline__ void find_slopes(const call &c, spot &at, const kf_ad
       slice<T> s;
       load_slice<T>(c, at, chunk.first + t, s);
       sum_slice<T, EACH, false>(c, at, k, s, strand, none);
-      add_runs<T>(at, strand, total);
+      add_spans<T>(at, strand, total);
     }
     if (threadIdx.x > 1) continue;
     slopes[2 * t + threadIdx.x] = __fdiv_rn(threadIdx.x ? total[1] : total[0], (float)c.a.dim);
@@ -285,8 +285,8 @@ template <class T, int PATH> struct plan {
   enum {
     AHEAD = PATH == PLAIN && T::WIDTH == 8,
     EARLY = PATH == GATED,
-    GROUPS = PATH == GATED && T::WIDTH == 4 ? 24 : T::GROUPS,
-    THREADS = T::LANES * GROUPS
+    TEAMS = PATH == GATED && T::WIDTH == 4 ? 24 : T::TEAMS,
+    THREADS = T::LANES * TEAMS
   };
 };
 
@@ -314,7 +314,7 @@ __global__ void __launch_bounds__(plan<T, PATH>::THREADS, 1) adaln_backward(call
       if (EARLY) load_extras<T>(c, k, at, gated, e);
       sum_slice<T, EACH, true>(c, at, k, s, strand, sum);
       if (at.n_tiles == 1) {
-        add_runs<T>(at, strand, total);
+        add_spans<T>(at, strand, total);
         k.c1 = __fdiv_rn(total[0], (float)c.a.dim);
         k.c2 = __fdiv_rn(total[1], (float)c.a.dim);
       } else {
@@ -408,7 +408,7 @@ kf_status device_failed(const char *what, cudaError_t error) {
 /* A kernel, and what its blocks are. */
 struct choice {
   void (*kernel)(call);
-  int lanes, groups; /* threads of a group; groups of a block, at most */
+  int lanes, teams; /* threads of a team; teams of a block, at most */
 };
 
 /* A block, for rows of dim columns. */
@@ -418,8 +418,8 @@ struct shape {
 };
 
 template <class T, bool EACH, int PATH> choice choose(bool backward) {
-  if (backward) return {adaln_backward<T, EACH, PATH>, T::LANES, plan<T, PATH>::GROUPS};
-  return {adaln_forward<T, EACH, PATH>, T::LANES, T::GROUPS};
+  if (backward) return {adaln_backward<T, EACH, PATH>, T::LANES, plan<T, PATH>::TEAMS};
+  return {adaln_forward<T, EACH, PATH>, T::LANES, T::TEAMS};
 }
 
 template <class S, bool EACH> choice choose(bool backward, path p) {
@@ -435,12 +435,12 @@ template <class S> choice choose(const kf_adaln &a, bool backward, path p) {
 /* Rows of several tiles are cut evenly; blocks are whole warps. Forward by tiles needs the most shared
 ** memory: 48 KB with KF_MAX_DIM, which a block may have without asking. */
 shape shape_of(const choice &o, int64_t dim, bool backward) {
-  const int64_t n_runs = (dim + RUN - 1) / RUN;
-  const int64_t n_tiles = (n_runs + o.groups - 1) / o.groups;
-  const int64_t n_groups = (n_runs + n_tiles - 1) / n_tiles;
+  const int64_t n_spans = (dim + SPAN - 1) / SPAN;
+  const int64_t n_tiles = (n_spans + o.teams - 1) / o.teams;
+  const int64_t n_teams = (n_spans + n_tiles - 1) / n_tiles;
   const int64_t shared = backward ? (SUM_FLOATS + 2 * KF_ADALN_CHUNK) * sizeof(float)
-                                  : (n_tiles > 1 ? n_runs : 2 * MAX_GROUPS) * sizeof(run);
-  return {(int)((n_groups * o.lanes + 31) / 32 * 32), (size_t)shared};
+                                  : (n_tiles > 1 ? n_spans : 2 * MAX_TEAMS) * sizeof(span);
+  return {(int)((n_teams * o.lanes + 31) / 32 * 32), (size_t)shared};
 }
 
 /* 16-byte accesses need every row, of tokens and of modulation, on a multiple of 16 bytes. */

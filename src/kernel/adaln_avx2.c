@@ -8,7 +8,7 @@
 
 enum { PIECE = 32 };
 
-static inline vec hold(vec a) { return a; } /* a run does not fit in 16 registers */
+static inline vec hold(vec a) { return a; } /* a span does not fit in 16 registers */
 
 static inline vec load_bf16(const void *p) {
   __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));

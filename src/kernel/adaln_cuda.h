@@ -3,16 +3,16 @@
 ** How a row lies in the threads of a block, for adaln.cu: types, loads and stores, and the sum of a
 ** row in the order of adaln.h.
 **
-** A group of threads owns a run of 256 columns. A thread owns WIDTH neighbours of each 64, so that
-** its sums over the run are the strands themselves; a step is 64 columns:
+** A team of threads owns a span of 256 columns. A thread owns WIDTH neighbours of each 64, so that
+** its sums over the span are the strands themselves; a step is 64 columns:
 **
 **     wide, fp32      16 lanes, lane 0 has columns 0..3, 64..67, 128..131, 192..195
 **     wide, 16 bits    8 lanes, lane 0 has columns 0..7, 64..71, 128..135, 192..199
 **     narrow          32 lanes, lane 0 has columns 0..1, 64..65, 128..129, 192..193
 **
 ** Wide is for rows on multiples of 16 bytes: every access is 16 bytes. Narrow is for the others, one
-** element at a time. A block has up to 32 groups, which is 8192 columns; then the next tile. 3072
-** columns are 12 groups: 192 threads with fp32, 96 with 16 bits. Values stay packed as they were
+** element at a time. A block has up to 32 teams, which is 8192 columns; then the next tile. 3072
+** columns are 12 teams: 192 threads with fp32, 96 with 16 bits. Values stay packed as they were
 ** loaded.
 **
 ** Sums that begin with 0 are never -0, so a term of 0 beyond the last column changes nothing.
@@ -26,12 +26,12 @@
 #include <knapformer.h>
 #include <stdint.h>
 
-/* All shared memory: sums of runs, see add_runs, adaln_forward and adaln_backward. */
+/* All shared memory: sums of spans, see add_spans, adaln_forward and adaln_backward. */
 extern __shared__ float4 kf_shared[];
 
 namespace {
 
-enum { STRANDS = 64, RUN = 256, STEPS = RUN / STRANDS, MAX_GROUPS = 32 };
+enum { STRANDS = 64, SPAN = 256, STEPS = SPAN / STRANDS, MAX_TEAMS = 32 };
 
 /* ------------------------------------------------------------------------------- types */
 
@@ -85,7 +85,7 @@ template <class S, int W> struct layout {
     WORDS = W * sizeof(bits) / 4,
     PER_WORD = 4 / sizeof(bits),
     WIDE = WORDS == 4,
-    GROUPS = WIDE ? MAX_GROUPS : MAX_GROUPS / 2 /* at most: narrow ones have more lanes */
+    TEAMS = WIDE ? MAX_TEAMS : MAX_TEAMS / 2 /* at most: narrow ones have more lanes */
   };
 };
 template <class S> using wide = layout<S, 16 / sizeof(typename S::bits)>;
@@ -119,16 +119,16 @@ template <class T, bool EACH> __device__ __forceinline__ float combine(float a, 
 /* -------------------------------------------------------------------- a thread's columns */
 
 struct spot {
-  int lane, group, n_groups;
+  int lane, team, n_teams;
   int tile, n_tiles;
   int dim;
   int turn; /* which half of the shared sums is used next */
 
-  __device__ __forceinline__ int run() const { return tile * n_groups + group; }
-  __device__ __forceinline__ int columns_of_run() const { /* 0 or less: there is no such run */
-    return dim - run() * RUN < RUN ? dim - run() * RUN : RUN;
+  __device__ __forceinline__ int span() const { return tile * n_teams + team; }
+  __device__ __forceinline__ int columns_of_span() const { /* 0 or less: there is no such span */
+    return dim - span() * SPAN < SPAN ? dim - span() * SPAN : SPAN;
   }
-  __device__ __forceinline__ int first() const { return run() * RUN + lane; }
+  __device__ __forceinline__ int first() const { return span() * SPAN + lane; }
   /* How many of the step's columns are there, from this one on; 0 or less: none. */
   __device__ __forceinline__ int left(int step) const { return dim - first() - step * STRANDS; }
   /* The step's first element in a row. The steps are a constant apart: one address does for all. */
@@ -138,11 +138,11 @@ struct spot {
 };
 
 template <class T> __device__ __forceinline__ spot spot_of(int64_t dim) {
-  const int n_groups = (int)blockDim.x / T::LANES, tile_columns = n_groups * RUN;
+  const int n_teams = (int)blockDim.x / T::LANES, tile_columns = n_teams * SPAN;
   spot at;
   at.lane = (int)threadIdx.x % T::LANES * T::WIDTH;
-  at.group = (int)threadIdx.x / T::LANES;
-  at.n_groups = n_groups;
+  at.team = (int)threadIdx.x / T::LANES;
+  at.n_teams = n_teams;
   at.tile = 0;
   at.n_tiles = ((int)dim + tile_columns - 1) / tile_columns;
   at.dim = (int)dim;
@@ -230,7 +230,7 @@ __device__ __forceinline__ void load_modulation(const kf_adaln &a, const void *t
 
 /* ----------------------------------------------------------------------------------- sums */
 
-/* The sum of a run's strands, for all lanes of its group: a tree, first in a thread, then over
+/* The sum of a span's strands, for all lanes of its team: a tree, first in a thread, then over
 ** lanes. */
 template <class T> __device__ __forceinline__ float fold(float strand[T::WIDTH]) {
 #pragma unroll
@@ -264,32 +264,33 @@ template <class T> __device__ __forceinline__ double fold_in_double(float strand
 }
 
 /*
-** Add two sums of each run of this tile to total[], in order, by every thread for itself.
+** Add two sums of each span of this tile to total[], in order, by every thread for itself.
 **
 ** One barrier is enough because two halves take turns: who writes a half for the second time has
 ** passed the barrier of the turn between, which nobody reaches before having read the first.
 */
 template <class T>
-__device__ __forceinline__ void add_runs(spot &at, float strand[2][T::WIDTH], float total[2]) {
-  float *half = (float *)kf_shared + at.turn * 2 * MAX_GROUPS;
+__device__ __forceinline__ void add_spans(spot &at, float strand[2][T::WIDTH], float total[2]) {
+  float *half = (float *)kf_shared + at.turn * 2 * MAX_TEAMS;
   const float sum[2] = {fold<T>(strand[0]), fold<T>(strand[1])};
-  if (at.lane == 0) half[2 * at.group] = sum[0];
-  if (at.lane == 0) half[2 * at.group + 1] = sum[1];
+  if (at.lane == 0) half[2 * at.team] = sum[0];
+  if (at.lane == 0) half[2 * at.team + 1] = sum[1];
   at.turn ^= 1;
   __syncthreads();
-  for (int group = 0; group < at.n_groups; group++) {
-    total[0] = __fadd_rn(total[0], half[2 * group]);
-    total[1] = __fadd_rn(total[1], half[2 * group + 1]);
+  for (int team = 0; team < at.n_teams; team++) {
+    total[0] = __fadd_rn(total[0], half[2 * team]);
+    total[1] = __fadd_rn(total[1], half[2 * team + 1]);
   }
 }
 
 /* What the moments of a row are made of: s_r, e_r and q_r. m_r is s_r / n_r. */
-struct run {
+struct span {
   float sum, rest, squares;
 };
 
-/* The run of x that this group has. */
-template <class T> __device__ __forceinline__ run sum_run(const spot &at, const words<T> x[STEPS]) {
+/* The span of x that this team has. */
+template <class T>
+__device__ __forceinline__ span sum_span(const spot &at, const words<T> x[STEPS]) {
   float sum[T::WIDTH] = {}, squares[T::WIDTH] = {}, value[T::WIDTH];
 #pragma unroll
   for (int step = 0; step < STEPS; step++) {
@@ -298,7 +299,7 @@ template <class T> __device__ __forceinline__ run sum_run(const spot &at, const 
     for (int j = 0; j < T::WIDTH; j++) sum[j] = __fadd_rn(sum[j], value[j]);
   }
   const double exact = fold_in_double<T>(sum);
-  const float n = (float)at.columns_of_run(), rounded = __double2float_rn(exact);
+  const float n = (float)at.columns_of_span(), rounded = __double2float_rn(exact);
   const float mean = __fdiv_rn(rounded, n);
 #pragma unroll
   for (int step = 0; step < STEPS; step++) {
@@ -314,27 +315,27 @@ template <class T> __device__ __forceinline__ run sum_run(const spot &at, const 
   return {rounded, __double2float_rn(__dadd_rn(exact, -__dmul_rn(n, mean))), fold<T>(squares)};
 }
 
-/* Mean and rstd of a row, from all of its runs. To divide by 256 is to multiply by 2^-8, so there is
-** one division for the last run, which may be shorter. */
-__device__ __forceinline__ void find_moments(const spot &at, const run *runs, float eps,
+/* Mean and rstd of a row, from all of its spans. To divide by 256 is to multiply by 2^-8, so there is
+** one division for the last span, which may be shorter. */
+__device__ __forceinline__ void find_moments(const spot &at, const span *spans, float eps,
                                              float &mean, float &rstd) {
-  const int whole = at.dim / RUN, n_runs = (at.dim + RUN - 1) / RUN;
-  const float dim = (float)at.dim, last = (float)(at.dim - (n_runs - 1) * RUN);
-  const float last_mean = __fdiv_rn(runs[n_runs - 1].sum, last);
+  const int whole = at.dim / SPAN, n_spans = (at.dim + SPAN - 1) / SPAN;
+  const float dim = (float)at.dim, last = (float)(at.dim - (n_spans - 1) * SPAN);
+  const float last_mean = __fdiv_rn(spans[n_spans - 1].sum, last);
   float sum = 0, rest = 0, squares = 0;
-  for (int r = 0; r < n_runs; r++) sum = __fadd_rn(sum, runs[r].sum);
+  for (int r = 0; r < n_spans; r++) sum = __fadd_rn(sum, spans[r].sum);
   const float rough = __fdiv_rn(sum, dim);
-  for (int r = 0; r < n_runs; r++) {
-    const float n = r < whole ? (float)RUN : last;
-    const float m = r < whole ? __fmul_rn(runs[r].sum, 1.0f / RUN) : last_mean;
-    rest = __fadd_rn(rest, __fmaf_rn(n, __fsub_rn(m, rough), runs[r].rest));
+  for (int r = 0; r < n_spans; r++) {
+    const float n = r < whole ? (float)SPAN : last;
+    const float m = r < whole ? __fmul_rn(spans[r].sum, 1.0f / SPAN) : last_mean;
+    rest = __fadd_rn(rest, __fmaf_rn(n, __fsub_rn(m, rough), spans[r].rest));
   }
   mean = __fadd_rn(rough, __fdiv_rn(rest, dim));
-  for (int r = 0; r < n_runs; r++) {
-    const float n = r < whole ? (float)RUN : last;
-    const float m = r < whole ? __fmul_rn(runs[r].sum, 1.0f / RUN) : last_mean;
+  for (int r = 0; r < n_spans; r++) {
+    const float n = r < whole ? (float)SPAN : last;
+    const float m = r < whole ? __fmul_rn(spans[r].sum, 1.0f / SPAN) : last_mean;
     const float off = __fsub_rn(m, mean);
-    squares = __fmaf_rn(__fmul_rn(n, off), off, __fadd_rn(squares, runs[r].squares));
+    squares = __fmaf_rn(__fmul_rn(n, off), off, __fadd_rn(squares, spans[r].squares));
   }
   rstd = __fdiv_rn(1, __fsqrt_rn(__fadd_rn(__fdiv_rn(squares, dim), eps)));
 }

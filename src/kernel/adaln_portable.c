@@ -30,8 +30,8 @@ static double fold_exactly(const float *strands) {
   return tree[0];
 }
 
-static int64_t run_end(int64_t dim, int64_t run) {
-  return dim - run < KFI_RUN ? dim : run + KFI_RUN;
+static int64_t span_end(int64_t dim, int64_t span) {
+  return dim - span < KFI_SPAN ? dim : span + KFI_SPAN;
 }
 
 /* ------------------------------------------------------------------------- one operation */
@@ -57,28 +57,28 @@ static void make_x(const kfi_adaln_task *r, int64_t t) {
   }
 }
 
-/* The run of row t that begins with column `first`. */
-static kfi_adaln_run sum_run(const kfi_adaln_task *r, int64_t t, int64_t first) {
-  int64_t end = run_end(r->dim, first);
+/* The span of row t that begins with column `first`. */
+static kfi_adaln_span sum_span(const kfi_adaln_task *r, int64_t t, int64_t first) {
+  int64_t end = span_end(r->dim, first);
   float sum[KFI_STRANDS] = {0}, squares[KFI_STRANDS] = {0};
   for (int64_t c = first; c < end; c++)
     sum[c % KFI_STRANDS] += kfi_element(r->dtype, r->x, t * r->dim + c);
-  kfi_adaln_run run = kfi_adaln_run_of(fold_exactly(sum), (float)(end - first));
+  kfi_adaln_span span = kfi_adaln_span_of(fold_exactly(sum), (float)(end - first));
   for (int64_t c = first; c < end; c++) {
-    float d = kfi_element(r->dtype, r->x, t * r->dim + c) - run.mean;
+    float d = kfi_element(r->dtype, r->x, t * r->dim + c) - span.mean;
     squares[c % KFI_STRANDS] = fmaf(d, d, squares[c % KFI_STRANDS]);
   }
-  run.squares = fold(squares);
-  return run;
+  span.squares = fold(squares);
+  return span;
 }
 
 void kfi_adaln_forward_portable(const kfi_adaln_task *r) {
-  kfi_adaln_run *runs = (kfi_adaln_run *)(void *)r->work;
+  kfi_adaln_span *spans = (kfi_adaln_span *)(void *)r->work;
   for (int64_t t = 0; t < r->n; t++) {
     float mean, rstd;
     if (r->gate) make_x(r, t);
-    for (int64_t i = 0; i < kfi_adaln_runs(r->dim); i++) runs[i] = sum_run(r, t, i * KFI_RUN);
-    kfi_adaln_moments(r->dim, r->eps, runs, &mean, &rstd);
+    for (int64_t i = 0; i < kfi_adaln_spans(r->dim); i++) spans[i] = sum_span(r, t, i * KFI_SPAN);
+    kfi_adaln_moments(r->dim, r->eps, spans, &mean, &rstd);
     for (int64_t c = 0; c < r->dim; c++) {
       float xhat = maybe(r, (kfi_element(r->dtype, r->x, t * r->dim + c) - mean) * rstd);
       kfi_set_element(r->dtype, r->y, t * r->dim + c, combine(r, xhat, r->factor[c], r->shift[c]));
@@ -106,9 +106,9 @@ static place place_of(const kfi_adaln_task *r, int64_t t, int64_t c) {
 static void slopes(const kfi_adaln_task *r, int64_t t, float *dscale, float *dshift, float *c1,
                    float *c2) {
   float total1 = 0, total2 = 0;
-  for (int64_t run = 0; run < r->dim; run += KFI_RUN) {
+  for (int64_t span = 0; span < r->dim; span += KFI_SPAN) {
     float sum1[KFI_STRANDS] = {0}, sum2[KFI_STRANDS] = {0};
-    for (int64_t c = run; c < run_end(r->dim, run); c++) {
+    for (int64_t c = span; c < span_end(r->dim, span); c++) {
       place p = place_of(r, t, c);
       sum1[c % KFI_STRANDS] += p.g;
       sum2[c % KFI_STRANDS] = fmaf(p.g, p.x_, sum2[c % KFI_STRANDS]);

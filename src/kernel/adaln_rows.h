@@ -3,11 +3,11 @@
 ** LayerNorm-Modulate of a chunk's rows in vectors; included once per instruction set, which gives
 ** PIECE, what simd.h has not, fold() and the names of the three functions at the end. adaln.h says in which order everything is added.
 **
-** The work is bound by memory, and the order of the walk is what counts. Rows are taken in groups
-** that fit in L2. First the sums of each row, from memory, in one pass: a run of 256 columns is held
-** in registers for both of its sums. Then the group is written tile by tile of columns, from L2, past
+** The work is bound by memory, and the order of the walk is what counts. Rows are taken in slabs
+** that fit in L2. First the sums of each row, from memory, in one pass: a span of 256 columns is held
+** in registers for both of its sums. Then the slab is written tile by tile of columns, from L2, past
 ** the caches, so that the modulation's tile, and in backward the column sums' tile, stay in L1. Every
-** other thread does so half a group later: one reads while the other writes.
+** other thread does so half a slab later: one reads while the other writes.
 **
 **              tile 0        tile 1
 **     row 0  | 1 ------>  | 5 ------>  |
@@ -32,9 +32,9 @@ enum {
   V = PIECE / LANES, /* vectors of a piece */
   N_PIECES = KFI_STRANDS / PIECE,
   STRAND_VECS = KFI_STRANDS / LANES,
-  RUN_VECS = KFI_RUN / LANES,
-  STEPS = KFI_RUN / KFI_STRANDS,
-  HELD = RUN_VECS <= 16, /* a run fits in the registers */
+  SPAN_VECS = KFI_SPAN / LANES,
+  STEPS = KFI_SPAN / KFI_STRANDS,
+  HELD = SPAN_VECS <= 16, /* a span fits in the registers */
   TILE = 512,
   BATCH = 8,
   AT_ONCE = 2,       /* rows of backward */
@@ -116,8 +116,8 @@ INLINE void put_n(variant o, void *p, int64_t i, int64_t n, vec v) {
   n == LANES ? put(o, p, i, v) : put_part(o, p, i, n, v);
 }
 
-/* How many rows the group has that begins with row t. */
-INLINE int64_t group_at(const kfi_adaln_task *r, int64_t t, int64_t most) {
+/* How many rows the slab has that begins with row t. */
+INLINE int64_t slab_at(const kfi_adaln_task *r, int64_t t, int64_t most) {
   int64_t n = t == 0 && r->late ? most / 2 : most;
   return r->n - t < n ? r->n - t : n;
 }
@@ -155,51 +155,51 @@ INLINE double fold_sum(const vec *s) {
 
 INLINE float fold_squares(const vec *s) { return N_PIECES == 1 ? fold(s) : fold(s) + fold(s + V); }
 
-/* A whole run. Registers hold it between its two sums if there are enough; else it is read again,
+/* A whole span. Registers hold it between its two sums if there are enough; else it is read again,
 ** from L1. */
-INLINE kfi_adaln_run whole_run(variant o, const kfi_adaln_task *r, const line *row, int64_t c) {
-  vec x[RUN_VECS], sum[STRAND_VECS], squares[STRAND_VECS];
+INLINE kfi_adaln_span whole_span(variant o, const kfi_adaln_task *r, const line *row, int64_t c) {
+  vec x[SPAN_VECS], sum[STRAND_VECS], squares[STRAND_VECS];
   UNROLL for (int v = 0; v < STRAND_VECS; v++) sum[v] = squares[v] = all(0);
-  UNROLL for (int i = 0; i < RUN_VECS; i++) {
+  UNROLL for (int i = 0; i < SPAN_VECS; i++) {
     vec at_i = hold(first_x(o, r, row, c + i * LANES, LANES));
     if (HELD) x[i] = at_i;
     sum[i % STRAND_VECS] += at_i;
   }
-  kfi_adaln_run run = kfi_adaln_run_of(fold_sum(sum), KFI_RUN);
-  UNROLL for (int i = 0; i < RUN_VECS; i++) {
-    vec d = (HELD ? x[i] : again_x(o, row, c + i * LANES, LANES)) - run.mean;
+  kfi_adaln_span span = kfi_adaln_span_of(fold_sum(sum), KFI_SPAN);
+  UNROLL for (int i = 0; i < SPAN_VECS; i++) {
+    vec d = (HELD ? x[i] : again_x(o, row, c + i * LANES, LANES)) - span.mean;
     squares[i % STRAND_VECS] = muladd(d, d, squares[i % STRAND_VECS]);
   }
-  run.squares = fold_squares(squares);
-  return run;
+  span.squares = fold_squares(squares);
+  return span;
 }
 
-/* The last columns of a row, less than a run, through a buffer; what is missing counts as 0. */
-INLINE kfi_adaln_run short_run(variant o, const kfi_adaln_task *r, const line *row, int64_t c) {
-  _Alignas(64) float columns[KFI_RUN + LANES] = {0};
+/* The last columns of a row, less than a span, through a buffer; what is missing counts as 0. */
+INLINE kfi_adaln_span short_span(variant o, const kfi_adaln_task *r, const line *row, int64_t c) {
+  _Alignas(64) float columns[KFI_SPAN + LANES] = {0};
   vec sum[STRAND_VECS], squares[STRAND_VECS];
   int64_t n = r->dim - c, i = 0;
   for (; i + LANES <= n; i += LANES) store(columns + i, first_x(o, r, row, c + i, LANES));
   if (i < n) store(columns + i, first_x(o, r, row, c + i, n - i));
-  for (i = n; i < KFI_RUN; i++) columns[i] = 0;
+  for (i = n; i < KFI_SPAN; i++) columns[i] = 0;
   for (int v = 0; v < STRAND_VECS; v++) sum[v] = squares[v] = all(0);
-  for (int v = 0; v < RUN_VECS; v++) sum[v % STRAND_VECS] += load(columns + v * LANES);
-  kfi_adaln_run run = kfi_adaln_run_of(fold_sum(sum), (float)n);
-  for (i = 0; i < n; i++) columns[i] -= run.mean;
-  for (int v = 0; v < RUN_VECS; v++) {
+  for (int v = 0; v < SPAN_VECS; v++) sum[v % STRAND_VECS] += load(columns + v * LANES);
+  kfi_adaln_span span = kfi_adaln_span_of(fold_sum(sum), (float)n);
+  for (i = 0; i < n; i++) columns[i] -= span.mean;
+  for (int v = 0; v < SPAN_VECS; v++) {
     vec d = load(columns + v * LANES);
     squares[v % STRAND_VECS] = muladd(d, d, squares[v % STRAND_VECS]);
   }
-  run.squares = fold_squares(squares);
-  return run;
+  span.squares = fold_squares(squares);
+  return span;
 }
 
 /* The row's mean and rstd. */
-INLINE void statistics(variant o, const kfi_adaln_task *r, line *row, kfi_adaln_run *runs) {
+INLINE void statistics(variant o, const kfi_adaln_task *r, line *row, kfi_adaln_span *spans) {
   int64_t c = 0;
-  for (; c + KFI_RUN <= r->dim; c += KFI_RUN) runs[c / KFI_RUN] = whole_run(o, r, row, c);
-  if (c < r->dim) runs[c / KFI_RUN] = short_run(o, r, row, c);
-  kfi_adaln_moments(r->dim, r->eps, runs, &row->mean, &row->rstd);
+  for (; c + KFI_SPAN <= r->dim; c += KFI_SPAN) spans[c / KFI_SPAN] = whole_span(o, r, row, c);
+  if (c < r->dim) spans[c / KFI_SPAN] = short_span(o, r, row, c);
+  kfi_adaln_moments(r->dim, r->eps, spans, &row->mean, &row->rstd);
 }
 
 /* xhat, and y, of n columns from i on. */
@@ -223,9 +223,9 @@ INLINE void write_row(variant o, const kfi_adaln_task *r, const line *row, int64
   if (c < end) put_n(o, row->y, c, end - c, y_of(o, r, xhat_of(o, row, c, end - c), c));
 }
 
-INLINE void forward_group(variant o, const kfi_adaln_task *r, int64_t t, int64_t n) {
+INLINE void forward_slab(variant o, const kfi_adaln_task *r, int64_t t, int64_t n) {
   int64_t pad = kfi_adaln_pad(r->dim);
-  line rows[KFI_FORWARD_GROUP];
+  line rows[KFI_FORWARD_SLAB];
   for (int64_t k = 0; k < n; k++) {
     int64_t first = (t + k) * r->dim;
     rows[k] = (line){.residual = o.gated ? at(o, r->residual, first) : NULL,
@@ -233,7 +233,7 @@ INLINE void forward_group(variant o, const kfi_adaln_task *r, int64_t t, int64_t
                      .x = at_out(o, r->x, first),
                      .y = at_out(o, r->y, first),
                      .made = r->work + k * pad};
-    statistics(o, r, &rows[k], (kfi_adaln_run *)(void *)(r->work + KFI_FORWARD_GROUP * pad));
+    statistics(o, r, &rows[k], (kfi_adaln_span *)(void *)(r->work + KFI_FORWARD_SLAB * pad));
     if (r->mean) r->mean[t + k] = rows[k].mean, r->rstd[t + k] = rows[k].rstd;
   }
   for (int64_t c = 0; c < r->dim; c += TILE)
@@ -245,8 +245,8 @@ INLINE void forward_group(variant o, const kfi_adaln_task *r, int64_t t, int64_t
 
 INLINE void forward(const kfi_adaln_task *r, variant o) {
   for (int64_t t = 0, n; t < r->n; t += n) {
-    n = group_at(r, t, KFI_FORWARD_GROUP);
-    forward_group(o, r, t, n);
+    n = slab_at(r, t, KFI_FORWARD_SLAB);
+    forward_slab(o, r, t, n);
   }
 }
 
@@ -305,9 +305,9 @@ INLINE void slope_piece(variant o, const kfi_adaln_task *r, const slope *row, in
   sums[1] = fold(sum2);
 }
 
-/* The same for a run. */
-INLINE void slope_run(variant o, const kfi_adaln_task *r, const slope *row, int64_t c,
-                      float *totals, bool whole) {
+/* The same for a span. */
+INLINE void slope_span(variant o, const kfi_adaln_task *r, const slope *row, int64_t c,
+                       float *totals, bool whole) {
   float sums[2] = {0, 0}, more[2] = {0, 0};
   slope_piece(o, r, row, c, sums, whole);
   if (N_PIECES > 1) slope_piece(o, r, row, c + PIECE, more, whole);
@@ -319,8 +319,8 @@ INLINE void slopes(variant o, const kfi_adaln_task *r, slope *row) {
   const slope from = *row;
   float totals[2] = {0, 0};
   int64_t c = 0;
-  for (; c + KFI_RUN <= r->dim; c += KFI_RUN) slope_run(o, r, &from, c, totals, true);
-  if (c < r->dim) slope_run(o, r, &from, c, totals, false);
+  for (; c + KFI_SPAN <= r->dim; c += KFI_SPAN) slope_span(o, r, &from, c, totals, true);
+  if (c < r->dim) slope_span(o, r, &from, c, totals, false);
   row->c1 = totals[0] / (float)r->dim;
   row->c2 = totals[1] / (float)r->dim;
 }
@@ -384,10 +384,10 @@ INLINE void spread_tile(variant o, const columns *s, const slope *from, int n_ro
   }
 }
 
-INLINE void backward_group(variant o, const kfi_adaln_task *r, int64_t t, int64_t n) {
+INLINE void backward_slab(variant o, const kfi_adaln_task *r, int64_t t, int64_t n) {
   int64_t stride = kfi_adaln_stride(r->dim);
   const columns s = {r->factor, r->gate, r->sums, r->sums + stride, r->sums + 2 * stride};
-  slope rows[KFI_BACKWARD_GROUP];
+  slope rows[KFI_BACKWARD_SLAB];
   for (int64_t k = 0; k < n; k++) {
     int64_t first = (t + k) * r->dim;
     rows[k] = (slope){.x = at(o, r->x, first),
@@ -411,8 +411,8 @@ INLINE void backward_group(variant o, const kfi_adaln_task *r, int64_t t, int64_
 INLINE void backward(const kfi_adaln_task *r, variant o) {
   memset(r->sums, 0, (size_t)((o.gated ? 3 : 2) * kfi_adaln_stride(r->dim)) * sizeof *r->sums);
   for (int64_t t = 0, n; t < r->n; t += n) {
-    n = group_at(r, t, KFI_BACKWARD_GROUP);
-    backward_group(o, r, t, n);
+    n = slab_at(r, t, KFI_BACKWARD_SLAB);
+    backward_slab(o, r, t, n);
   }
 }
 

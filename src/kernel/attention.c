@@ -6,7 +6,7 @@
 **
 ** A block is some rows of one head of one segment (see attention.h). Threads take blocks from one
 ** counter, in order of segments, then of blocks, then of heads. Forward blocks are independent. In
-** backward a block owns its keys' dk and dv and adds to the dq of all rows; it stays one group of
+** backward a block owns its keys' dk and dv and adds to the dq of all rows; it stays one slab of
 ** rows behind the block before it, which was taken earlier: so there is always a block that waits
 ** for nobody, and one long head keeps many threads busy. All heads of a row of blocks come before
 ** the next row of blocks, so that the waiting is rare.
@@ -51,7 +51,7 @@ typedef struct call {
   int64_t n_blocks;
   float scale;
   _Atomic int64_t next;
-  _Atomic int64_t *done; /* (n_blocks) backward: groups of rows that a block has added to dq */
+  _Atomic int64_t *done; /* (n_blocks) backward: slabs of rows that a block has added to dq */
 } call;
 
 /* A thread's part of the workspace: this, then its floats. */
@@ -78,8 +78,8 @@ static int64_t worker_bytes(int32_t head_dim) {
   int64_t pad = kfi_pad(head_dim);
   int64_t forward =
     2 * KFI_KEYS * pad + KFI_KEYS * KFI_STRIP + kfi_forward_rows(head_dim) * (2 + 2 * pad);
-  int64_t backward = 4 * kfi_backward_rows(head_dim) * pad + 2 * KFI_GROUP * pad +
-                     KFI_GROUP * (2 + 3 * pad + 2 * KFI_KEYS);
+  int64_t backward = 4 * kfi_backward_rows(head_dim) * pad + 2 * KFI_SLAB * pad +
+                     KFI_SLAB * (2 + 3 * pad + 2 * KFI_KEYS);
   int64_t floats = forward > backward ? forward : backward;
   return kfi_lines(sizeof(worker)) + kfi_lines(floats * (int64_t)sizeof(float));
 }

@@ -25,14 +25,14 @@ typedef struct kfi_head {
 
 /*
 ** Blocks of one head's backward add to dq in the order of their keys, whoever computes them: each
-** counts the groups of query rows that it has added, and the next one stays behind it.
+** counts the slabs of query rows that it has added, and the next one stays behind it.
 */
 typedef struct kfi_turn {
   const _Atomic int64_t *before; /* NULL: the first block, which writes dq */
   _Atomic int64_t *own;
 } kfi_turn;
 
-/* Before adding group n: until the block before has. Afterwards: let the next one. */
+/* Before adding slab n: until the block before has. Afterwards: let the next one. */
 void kfi_turn_wait(const kfi_turn *turn, int64_t n);
 void kfi_turn_done(const kfi_turn *turn, int64_t n);
 
@@ -56,7 +56,7 @@ static inline int64_t kfi_pad(int64_t head_dim) { return (head_dim + 15) / 16 * 
 enum {
   KFI_KEYS = 128, /* keys whose scores are held at once, as (keys, strip) */
   KFI_STRIP = 48, /* most query rows side by side in the registers; 384 and 192 are multiples */
-  KFI_GROUP = 96, /* query rows of a group in backward */
+  KFI_SLAB = 96,  /* query rows of a slab in backward */
 };
 
 kfi_forward kfi_forward_avx2, kfi_forward_avx512;

@@ -282,7 +282,7 @@ void FORWARD(const kfi_head *h, int64_t first, float *work) {
 
 /* -------------------------------------------------------------------------- backward */
 
-/* A strip of query rows, and the group that they make up. */
+/* A strip of query rows, and the slab that they make up. */
 typedef struct slopes {
   float *lse, *delta; /* (strip) lse times log2(e); delta = sum of d_o * o */
   float *q, *d_o;     /* (pad, strip) */
@@ -290,13 +290,13 @@ typedef struct slopes {
   float *p, *ds;      /* (KFI_KEYS, strip) */
 } slopes;
 
-enum { N_STRIPS = KFI_GROUP / STRIP };
+enum { N_STRIPS = KFI_SLAB / STRIP };
 
-typedef struct group {
+typedef struct slab {
   int64_t first, n_rows;
-  float *q, *d_o; /* (KFI_GROUP, pad) q times scale */
+  float *q, *d_o; /* (KFI_SLAB, pad) q times scale */
   slopes strips[N_STRIPS];
-} group;
+} slab;
 
 /* p = 2^(k q - lse) and ds = p (v d_o - delta) of TILE keys. */
 INLINE void slope_tile(int nv, int64_t dim, int64_t pad, const float *k, const float *v,
@@ -328,7 +328,7 @@ INLINE void slope_strip(int nv, int64_t dim, int64_t n_keys, const float *k, con
 }
 
 /* TILE rows of dv, from d on, += p d_o; or of dk += ds q. */
-INLINE void scatter_tile(int nv, int64_t pad, const group *g, const float *rows, int64_t t,
+INLINE void scatter_tile(int nv, int64_t pad, const slab *g, const float *rows, int64_t t,
                          int64_t d, int slope, float *out) {
   vec acc[TILE][3];
   clear(acc, nv);
@@ -345,7 +345,7 @@ INLINE void scatter_tile(int nv, int64_t pad, const group *g, const float *rows,
 }
 
 /* Columns in vectors by threes, but 4 as 2 and 2: a tile of 1 vector is slow. */
-static void scatter(int64_t dim, int64_t n_keys, const group *g, const float *rows, int slope,
+static void scatter(int64_t dim, int64_t n_keys, const slab *g, const float *rows, int slope,
                     float *out) {
   int64_t pad = kfi_pad(dim), n_vectors = (dim + LANES - 1) / LANES;
   for (int64_t left = n_vectors, take; left > 0; left -= take) {
@@ -374,10 +374,10 @@ static double dot(int64_t n, const float *a, const float *b) {
   return ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
 }
 
-static void group_begin(const kfi_head *h, int64_t first, group *g) {
+static void slab_begin(const kfi_head *h, int64_t first, slab *g) {
   int64_t dim = h->head_dim;
   g->first = first;
-  g->n_rows = least(h->rows - first, KFI_GROUP);
+  g->n_rows = least(h->rows - first, KFI_SLAB);
   pack_rows(g->n_rows, dim, h->q + first * h->qkv_step, h->qkv_step, h->scale, g->q);
   pack_rows(g->n_rows, dim, h->d_o + first * h->o_step, h->o_step, 1, g->d_o);
   for (int64_t r = 0, i = 0; r < g->n_rows; r += STRIP, i++) {
@@ -395,8 +395,8 @@ static void group_begin(const kfi_head *h, int64_t first, group *g) {
   }
 }
 
-static void group_end(const kfi_head *h, const group *g, kfi_turn turn) {
-  int64_t n = g->first / KFI_GROUP;
+static void slab_end(const kfi_head *h, const slab *g, kfi_turn turn) {
+  int64_t n = g->first / KFI_SLAB;
   kfi_turn_wait(&turn, n);
   for (int64_t r = 0, i = 0; r < g->n_rows; r += STRIP, i++)
     transpose(h->head_dim, least(g->n_rows - r, STRIP), g->strips[i].dq, STRIP, h->scale,
@@ -414,9 +414,9 @@ void BACKWARD(const kfi_head *h, int64_t first, kfi_turn turn, float *work) {
   int64_t n_keys = least(h->rows - first, most);
   float *k = take(&work, most * pad), *v = take(&work, most * pad);
   float *dk = take(&work, most * pad), *dv = take(&work, most * pad);
-  group g;
-  g.q = take(&work, KFI_GROUP * pad);
-  g.d_o = take(&work, KFI_GROUP * pad);
+  slab g;
+  g.q = take(&work, KFI_SLAB * pad);
+  g.d_o = take(&work, KFI_SLAB * pad);
   for (int i = 0; i < N_STRIPS; i++) {
     slopes *st = &g.strips[i];
     st->lse = take(&work, 2 * STRIP);
@@ -431,8 +431,8 @@ void BACKWARD(const kfi_head *h, int64_t first, kfi_turn turn, float *work) {
   pack_rows(n_keys, dim, h->v + first * h->qkv_step, h->qkv_step, 1, v);
   memset(dk, 0, (size_t)(tiles(n_keys) * pad) * sizeof *dk);
   memset(dv, 0, (size_t)(tiles(n_keys) * pad) * sizeof *dv);
-  for (int64_t r = 0; r < h->rows; r += KFI_GROUP) {
-    group_begin(h, r, &g);
+  for (int64_t r = 0; r < h->rows; r += KFI_SLAB) {
+    slab_begin(h, r, &g);
     for (int64_t t = 0; t < n_keys; t += KFI_KEYS) {
       int64_t n = least(n_keys - t, KFI_KEYS);
       for (int64_t i = 0; i * STRIP < g.n_rows; i++)
@@ -441,7 +441,7 @@ void BACKWARD(const kfi_head *h, int64_t first, kfi_turn turn, float *work) {
       scatter(dim, n, &g, g.d_o, 0, dv + t * pad);
       scatter(dim, n, &g, g.q, 1, dk + t * pad);
     }
-    group_end(h, &g, turn);
+    slab_end(h, &g, turn);
   }
   unpack_rows(n_keys, dim, dk, h->dk + first * h->qkv_step, h->qkv_step);
   unpack_rows(n_keys, dim, dv, h->dv + first * h->qkv_step, h->qkv_step);

@@ -223,7 +223,7 @@ static double median_rank(const fitting *f) {
   return kfi_weighted_quantile(v, f->all.n_ranks, 0.5);
 }
 
-static void hand_out(const fitting *f, double *slowness, uint8_t *outlier, kf_fit *out) {
+static void write_fit(const fitting *f, double *slowness, uint8_t *outlier, kf_fit *out) {
   double middle = median_rank(f);
   out->linear_s = ldexp(f->curve.a[0] * middle, f->s_exp - f->len_exp);
   out->quadratic_s = ldexp(f->curve.a[1] * middle, f->s_exp - 2 * f->len_exp);
@@ -257,7 +257,7 @@ kf_status kf_fit_rows(const kf_fit_row *rows, int64_t n_rows, double *slowness, 
   measure(&f, &fit);
   fit_power(&f, &fit);
   fit.holdout_mape = holdout(&f, fit.mape);
-  hand_out(&f, slowness, outlier, &fit);
+  write_fit(&f, slowness, outlier, &fit);
   kfi_buffer_free(&buffer);
   *out = fit;
   return KF_OK;

@@ -67,9 +67,9 @@ int32_t kfi_class(const kf_profile *p) {
 }
 
 void kfi_class_name(int32_t class_number, int32_t *kind, int32_t *resolution) {
-  int32_t class_of_resolution = class_number % 6;
+  int32_t size = class_number % 6;
   *kind = class_number / 6;
-  *resolution = class_of_resolution ? 128 << class_of_resolution : 0;
+  *resolution = size ? 128 << size : 0;
 }
 
 static int32_t slot(kfi_history *h, int32_t class_number) {

@@ -240,7 +240,7 @@ static int32_t list_candidates(builder *u, const kfi_item *it, double need, bool
 }
 
 /* Full shares on the first, the last share on the fullest rank that has room for it. */
-static void seat_pattern(const builder *u, int64_t j, const kfi_pattern *p, int32_t n_ranks) {
+static void place_pattern(const builder *u, int64_t j, const kfi_pattern *p, int32_t n_ranks) {
   const kfi_world *w = u->st->world;
   const kfi_item *it = &u->st->item[j];
   const int32_t *rank = u->b->rank;
@@ -254,7 +254,7 @@ static void seat_pattern(const builder *u, int64_t j, const kfi_pattern *p, int3
 }
 
 /* As many of the candidates as have the room together, heads by room. */
-static int32_t seat_by_room(const builder *u, int64_t j, double need, int32_t n_ranks) {
+static int32_t place_by_room(const builder *u, int64_t j, double need, int32_t n_ranks) {
   const kfi_world *w = u->st->world;
   int64_t len = u->st->item[j].len, rows = 0;
   int64_t most = w->max_chunk < w->max_cap ? w->max_chunk : w->max_cap;
@@ -288,9 +288,9 @@ static kf_status place_cut(builder *u, int64_t j) {
 
   if (one_zone && p->n > 1 && p->n <= n_ranks && n_empty >= p->n - 1) {
     n = p->n;
-    seat_pattern(u, j, p, n_ranks);
+    place_pattern(u, j, p, n_ranks);
   } else {
-    n = seat_by_room(u, j, need, n_ranks);
+    n = place_by_room(u, j, need, n_ranks);
   }
   fill_tokens(u, j, st->set, n, one_zone && w->ranks_per_node >= w->zone_first[1]);
   n = kfi_drop_empty(st->set, n);

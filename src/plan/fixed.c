@@ -4,8 +4,8 @@
 **
 ** A sequence goes to one bag of its home's group and is dealt in equal shares, or by speed where
 ** speeds differ. What no bag can take under max_chunk_size or the memory cap goes to adjacent
-** bags together. Three greedy rules start the search: home while it is below the target, the load
-** that results, and the published rule (least assigned work per capacity), which is there so
+** bags together. Three greedies start the search: home while it is below the target, the load
+** that results, and the published greedy (least assigned work per capacity), which is there so
 ** that we are never worse than it.
 */
 #include <math.h>
@@ -111,7 +111,7 @@ typedef struct builder {
   kfi_assignment *st;
   kfi_builder *b;
   kfi_tree tree; /* over places: group by group, each in the order of size_bag */
-  kfi_greedy rule;
+  kfi_greedy greedy;
 } builder;
 
 static bool has_room(const kfi_assignment *st, const kfi_item *it, int32_t bag) {
@@ -120,12 +120,12 @@ static bool has_room(const kfi_assignment *st, const kfi_item *it, int32_t bag) 
          st->mem[bag] + kfi_whole_mem(st->world, it, bag) <= st->world->bag_cap[bag];
 }
 
-/* What the tree compares: the load, or for the published rule the work assigned. */
+/* What the tree compares: the load, or for the published greedy the work assigned. */
 static void set_key(builder *u, int32_t bag) {
   const kfi_world *w = u->st->world;
   int32_t first = bag / w->bags_per_group * w->bags_per_group;
   int32_t place = first + w->size_place[bag - first];
-  u->b->bag_key[place] = u->rule == KFI_GREEDY_PUBLISHED ? u->b->bag_work[bag] : u->st->load[bag];
+  u->b->bag_key[place] = u->greedy == KFI_GREEDY_PUBLISHED ? u->b->bag_work[bag] : u->st->load[bag];
   kfi_tree_update(&u->tree, place);
 }
 
@@ -136,7 +136,7 @@ static void settle(builder *u) {
 }
 
 /* The least bag of size c in the group that starts at bag `first`. */
-static int32_t least_of_class(const builder *u, int32_t first, int32_t c) {
+static int32_t least_of_size(const builder *u, int32_t first, int32_t c) {
   const kfi_world *w = u->st->world;
   int32_t place = kfi_tree_range(&u->tree, first + w->size_first[c], first + w->size_first[c + 1]);
   return first + w->size_bag[place - first];
@@ -159,7 +159,7 @@ static int32_t soonest(const builder *u, int64_t j, int32_t first) {
   double least = INFINITY;
   for (int32_t i = 0; i < n; i++) {
     int32_t b = w->bag_cap       ? first + i
-                : i < w->n_sizes ? least_of_class(u, first, i)
+                : i < w->n_sizes ? least_of_size(u, first, i)
                                  : w->bag_of[st->item[j].home];
     if (!has_room(st, &st->item[j], b)) continue;
     double home_s, s = st->load[b] + kfi_price_whole(st, j, b, &home_s);
@@ -178,7 +178,7 @@ static int32_t at_home(const builder *u, int64_t j, int32_t first) {
 }
 
 /*
-** The published rule: bags that can hold the item (capacity >= work, size <= length), else the
+** The published greedy: bags that can hold the item (capacity >= work, size <= length), else the
 ** largest bags; of those the least assigned work per capacity, ties by number.
 */
 static int32_t published(const builder *u, int64_t j, int32_t first) {
@@ -192,7 +192,7 @@ static int32_t published(const builder *u, int64_t j, int32_t first) {
     int32_t best = -1;
     double least = INFINITY;
     for (int32_t i = 0; i < n; i++) {
-      int32_t b = w->bag_cap ? first + i : least_of_class(u, first, i);
+      int32_t b = w->bag_cap ? first + i : least_of_size(u, first, i);
       int32_t g = w->bag_first[b + 1] - w->bag_first[b];
       double share = mean > 0 ? u->b->bag_work[b] / (g * mean) : 0;
       bool candidate = pass ? g == w->size_ranks[0] : g * mean >= it->work && g <= it->len;
@@ -248,23 +248,23 @@ static kf_status place_joined(kfi_assignment *st, int64_t j, int32_t first, int3
 static kf_status place(builder *u, int64_t j, int32_t first, bool joined) {
   const kfi_world *w = u->st->world;
   int32_t b = -1;
-  if (!joined && u->rule == KFI_GREEDY_HOME) b = at_home(u, j, first);
-  if (!joined && u->rule == KFI_GREEDY_SOONEST) b = soonest(u, j, first);
-  if (!joined && u->rule == KFI_GREEDY_PUBLISHED) b = published(u, j, first);
+  if (!joined && u->greedy == KFI_GREEDY_HOME) b = at_home(u, j, first);
+  if (!joined && u->greedy == KFI_GREEDY_SOONEST) b = soonest(u, j, first);
+  if (!joined && u->greedy == KFI_GREEDY_PUBLISHED) b = published(u, j, first);
   if (b < 0) return place_joined(u->st, j, first, first + w->bags_per_group);
   kfi_put_whole(u->st, j, b);
   u->b->bag_work[b] += u->st->item[j].work;
   return KF_OK;
 }
 
-kf_status kfi_construct_fixed(kfi_assignment *st, kfi_builder *b, kfi_greedy rule,
+kf_status kfi_construct_fixed(kfi_assignment *st, kfi_builder *b, kfi_greedy greedy,
                               double target_s) {
   const kfi_world *w = st->world;
   builder u = {
     .st = st,
     .b = b,
     .tree = {b->bag_key, b->bag_win, w->n_bags, kfi_tree_size(w->n_bags), 1},
-    .rule = rule,
+    .greedy = greedy,
   };
   kfi_assignment_reset(st);
   st->target_s = target_s;

@@ -200,7 +200,8 @@ kf_status kfi_construct_even(kfi_assignment *st, int32_t size);
 
 typedef enum kfi_greedy { KFI_GREEDY_HOME, KFI_GREEDY_SOONEST, KFI_GREEDY_PUBLISHED } kfi_greedy;
 
-kf_status kfi_construct_fixed(kfi_assignment *st, kfi_builder *b, kfi_greedy rule, double target_s);
+kf_status kfi_construct_fixed(kfi_assignment *st, kfi_builder *b, kfi_greedy greedy,
+                              double target_s);
 bool kfi_bag_takes(const kfi_world *w, const kfi_item *it, int32_t bag);
 void kfi_deal(const kfi_world *w, const kfi_item *it, int32_t first, int32_t g, double *load,
               kfi_share *set);
@@ -221,7 +222,7 @@ typedef struct kfi_refiner {
 
 void kfi_refiner_layout(kfi_refiner *f, const kfi_world *w, kfi_layout *lay);
 void kfi_refine(kfi_assignment *st, kfi_refiner *f, int sharpness, bool in_zone);
-void kfi_gather(kfi_assignment *st, kfi_refiner *f, double limit_s);
+void kfi_concentrate(kfi_assignment *st, kfi_refiner *f, double limit_s);
 /* One exchange between the fullest and the emptiest zone; false: nothing to gain. zone_s (n_zones)
 ** is filled by kfi_zone_means and kept up to date. */
 void kfi_zone_means(const kfi_assignment *st, double *zone_s);

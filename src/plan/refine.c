@@ -364,7 +364,7 @@ void kfi_refine(kfi_assignment *st, kfi_refiner *f, int sharpness, bool in_zone)
 ** Where links are free and bytes count: use the room that is left under the limit to gather the
 ** tokens of split sequences on the rank of their set that has most heads.
 */
-void kfi_gather(kfi_assignment *st, kfi_refiner *f, double limit_s) {
+void kfi_concentrate(kfi_assignment *st, kfi_refiner *f, double limit_s) {
   for (int64_t a = 0; a < st->n_items; a++) {
     if (!kfi_is_split(st, a) || st->item[a].len == 0) continue;
     int32_t n = kfi_get_set(st, a, st->set), to = 0;

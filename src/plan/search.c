@@ -110,7 +110,7 @@ static void exchange_zones(attempt *u, int sharpness) {
 */
 static const double target[] = {1, 0.5, 1.5, 0.17, 2, 0.67, 1.25, 0.33, 2.5, 1.75, 0.83, 3.3, 5};
 #define N_TARGETS ((int)(sizeof target / sizeof target[0]))
-#define PODS_FROM 1.005 /* a rank this far above the target means that its zone is */
+#define ZONES_FROM 1.005 /* a rank this far above the target means that its zone is */
 #define SHARPNESS 8
 #define PACKING_SLACK 0.0005
 #define MOST_SLACK 0.02
@@ -229,7 +229,7 @@ static kf_status search_auto(attempt *u) {
     if (status == KF_EINFEASIBLE) break; /* no target will help, equal shares or home may */
     if (status) return status;
     keep(u);
-    level(u, st->target_s * PODS_FROM, SHARPNESS);
+    level(u, st->target_s * ZONES_FROM, SHARPNESS);
     keep(u);
     exchange_zones(u, SHARPNESS);
   }
@@ -263,7 +263,7 @@ static kf_status search_free(attempt *u) {
     if (status) return status;
     st->target_s = u->bound_s * FREE_WALL;
     level(u, 0, FREE_SHARPNESS);
-    if (max_load(st) <= limit) kfi_gather(st, &u->refiner, st->enough_s);
+    if (max_load(st) <= limit) kfi_concentrate(st, &u->refiner, st->enough_s);
     double s = max_load(st), bytes = kfi_assignment_bytes(st);
     bool within = s <= limit, had = u->best_s <= limit;
     if (within ? !had || bytes < u->best_bytes : !had && s < u->best_s) {
@@ -286,12 +286,12 @@ static kf_status search_fixed(attempt *u) {
   const kfi_world *w = u->world;
   kfi_assignment *st = &u->now;
   int64_t budget = st->budget;
-  for (kfi_greedy rule = KFI_GREEDY_HOME; rule <= KFI_GREEDY_PUBLISHED; rule++) {
-    kf_status status = kfi_construct_fixed(st, &u->builder, rule, u->bound_s * FIXED_TARGET);
-    if (status == KF_EINFEASIBLE) continue; /* another rule may leave room where this did not */
+  for (kfi_greedy greedy = KFI_GREEDY_HOME; greedy <= KFI_GREEDY_PUBLISHED; greedy++) {
+    kf_status status = kfi_construct_fixed(st, &u->builder, greedy, u->bound_s * FIXED_TARGET);
+    if (status == KF_EINFEASIBLE) continue; /* another may leave room where this did not */
     if (status) return status;
     keep(u);
-    st->budget = budget * (rule + 1) / 3;                    /* a third for each start */
+    st->budget = budget * (greedy + 1) / 3;                  /* a third for each start */
     if (w->max_bag == 1 && w->n_bags == w->bags_per_group) { /* as auto, but nothing is split */
       level(u, INFINITY, SHARPNESS);
       keep(u);

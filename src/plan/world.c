@@ -96,20 +96,20 @@ static kf_status check_options(const kf_planner_options *o) {
   return KF_OK;
 }
 
-#define POD_LEAST 8 /* fewer neighbours leave the search no choice */
-#define POD_MOST 64 /* more cost time: zones are searched and sorted one rank at a time */
+#define ZONE_LEAST 8 /* fewer neighbours leave the search no choice */
+#define ZONE_MOST 64 /* more cost time: zones are searched and sorted one rank at a time */
 
 /* Cut the ranks into zones; counts them only if first is NULL. */
 static int32_t cut_zones(const kfi_world *w, int32_t *first, int32_t *zone_of) {
   int32_t node = w->ranks_per_node, n = 0, size = node;
-  if (node < POD_LEAST) size = POD_LEAST / node * node;
-  if (node > POD_MOST) {
-    int32_t parts = (node + POD_MOST - 1) / POD_MOST;
+  if (node < ZONE_LEAST) size = ZONE_LEAST / node * node;
+  if (node > ZONE_MOST) {
+    int32_t parts = (node + ZONE_MOST - 1) / ZONE_MOST;
     size = (node + parts - 1) / parts;
   }
   for (int32_t r = 0, end; r < w->n_ranks; r = end, n++) {
     end = r + size;
-    if (node > POD_MOST && end > (r / node + 1) * node) end = (r / node + 1) * node;
+    if (node > ZONE_MOST && end > (r / node + 1) * node) end = (r / node + 1) * node;
     if (end > w->n_ranks) end = w->n_ranks;
     if (!first) continue;
     first[n] = r;

@@ -471,25 +471,25 @@ template <class T> __global__ void sum_rows(float *sums, int dim, int n, bool tu
     float strand[2][T::WIDTH], total[2] = {0, 0};
     for (int j = 0; j < T::WIDTH; j++) strand[0][j] = strand[1][j] = (float)(row + 1);
     if (!turns) at.turn = 0;
-    add_runs<T>(at, strand, total);
+    add_spans<T>(at, strand, total);
     if (threadIdx.x == 0) sums[row] = total[0];
   }
 }
 
 static bool sums_are_right(bool barrier, bool turns, uint64_t seed) {
-  enum { ROWS = 4, GROUPS = 12 };
+  enum { ROWS = 4, TEAMS = 12 };
   float sums[ROWS];
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(1);
-  config.blockDim = dim3(GROUPS * wide<bf16>::LANES);
-  config.dynamicSmemBytes = 4 * MAX_GROUPS * sizeof(float);
+  config.blockDim = dim3(TEAMS * wide<bf16>::LANES);
+  config.dynamicSmemBytes = 4 * MAX_TEAMS * sizeof(float);
   has_barrier = barrier;
   emulator_forget_all();
   emulator_reset(seed);
-  if (cudaLaunchKernelEx(&config, sum_rows<wide<bf16>>, sums, (int)GROUPS * 256, (int)ROWS, turns))
+  if (cudaLaunchKernelEx(&config, sum_rows<wide<bf16>>, sums, (int)TEAMS * 256, (int)ROWS, turns))
     return false;
   for (int row = 0; row < ROWS; row++)
-    if (sums[row] != (float)((row + 1) * 64 * GROUPS)) return false;
+    if (sums[row] != (float)((row + 1) * 64 * TEAMS)) return false;
   return true;
 }
 

@@ -222,7 +222,7 @@ static void test_brute_force(void **state) {
   }
 }
 
-/* ---------------------------------------------------------- the published rule */
+/* ---------------------------------------------------------- the published greedy */
 
 typedef struct job {
   double work;
@@ -235,7 +235,7 @@ static int by_falling_work(const void *a, const void *b) {
   return x->seq < y->seq ? -1 : 1;
 }
 
-/* The published rule for one group: which bag every job goes to. */
+/* The published greedy for one group: which bag every job goes to. */
 static void greedy(const kf_bags *b, int32_t group, const job *jobs, int64_t n, int32_t *bag) {
   int32_t first = group * b->bags_per_group, end = first + b->bags_per_group, largest = 0;
   double *assigned = calloc((size_t)b->n_bags, sizeof *assigned), total = 0;
@@ -315,7 +315,7 @@ static void test_never_above_greedy(void **state) {
         double ours = p.plan->figures.max_over_mean, any_size, whole;
         greedy_figures(&p, &any_size, &whole);
         if (!(ours <= any_size * (1 + TOKEN_SLACK)) || !(ours <= whole * (1 + 1e-12)))
-          fail_msg("%s, seed %d, %s: %.9f, the published rule has %.9f, in whole tokens %.9f",
+          fail_msg("%s, seed %d, %s: %.9f, the published greedy has %.9f, in whole tokens %.9f",
                    mixes[m], (int)seed, specs[s], ours, any_size, whole);
         dispose(&p);
       }

@@ -17,7 +17,7 @@
 enum { N = 3, MOST_BYTES = 1 << 16 };
 
 /* All ranks, and the bytes that were gathered last, at an odd address. */
-typedef struct group {
+typedef struct world {
   kf_gather *gather[N];
   kf_rank_batch mine[N];
   const char *wrong[N];
@@ -27,12 +27,12 @@ typedef struct group {
   const kf_batch *batch;
   const void *records;
   const kf_plan *plan[N];
-} group;
+} world;
 
 static const int64_t lens[N][3] = {{5, 9, 70}, {4, 0, 0}, {1000, 2, 3}};
 
-static group *start(int64_t record_bytes) {
-  group *g = calloc(1, sizeof *g);
+static world *start(int64_t record_bytes) {
+  world *g = calloc(1, sizeof *g);
   static const kf_config config = {.model = "DiT-S", .rebalance_interval = 2};
   assert(g);
   g->all = g->memory + 1;
@@ -45,7 +45,7 @@ static group *start(int64_t record_bytes) {
   return g;
 }
 
-static void end(group *g) {
+static void end(world *g) {
   for (int r = 0; r < N; r++) {
     kf_gather_free(g->gather[r]);
     kf_scheduler_free(g->scheduler[r]);
@@ -53,7 +53,7 @@ static void end(group *g) {
   free(g);
 }
 
-static void pack(group *g) {
+static void pack(world *g) {
   g->n_bytes = kf_gather_bytes(g->gather[0]);
   assert(g->n_bytes % 8 == 0 && g->n_bytes <= MOST_BYTES);
   for (int r = 0; r < N; r++) {
@@ -64,7 +64,7 @@ static void pack(group *g) {
 }
 
 /* The same status and sentence on every rank. */
-static kf_status read_all(group *g) {
+static kf_status read_all(world *g) {
   kf_status first = KF_OK;
   char sentence[512] = "";
   for (int r = 0; r < N; r++) {
@@ -76,14 +76,14 @@ static kf_status read_all(group *g) {
   return first;
 }
 
-static kf_status meet(group *g) {
+static kf_status meet(world *g) {
   kf_status status;
   do pack(g);
   while (!(status = read_all(g)) && !g->batch);
   return status;
 }
 
-static void decide(group *g, bool settles) {
+static void decide(world *g, bool settles) {
   for (int r = 0; r < N; r++) {
     char *verdict = g->all + r * KF_VERDICT_BYTES;
     const kf_plan **plan = settles ? NULL : &g->plan[r];
@@ -91,7 +91,7 @@ static void decide(group *g, bool settles) {
   }
 }
 
-static kf_status agree(const group *g) {
+static kf_status agree(const world *g) {
   kf_status first = KF_OK;
   char sentence[512] = "";
   for (int r = 0; r < N; r++) {
@@ -102,7 +102,7 @@ static kf_status agree(const group *g) {
   return first;
 }
 
-static void good_step(group *g) {
+static void good_step(world *g) {
   EXPECT_OK(meet(g));
   assert_int_equal(g->batch->n_seqs, 7);
   assert_int_equal(g->batch->len[4], 1000);
@@ -115,7 +115,7 @@ static void good_step(group *g) {
 
 static void test_version(void **state) {
   (void)state;
-  group *g = start(16);
+  world *g = start(16);
   for (int round = 0; round < 3; round++) { /* heads alone, then what there is */
     pack(g);
     assert_int_equal(round == 0, g->n_bytes < 200);
@@ -133,7 +133,7 @@ static void test_version(void **state) {
 
 static void test_record_size(void **state) {
   (void)state;
-  group *g = start(16);
+  world *g = start(16);
   kf_gather_free(g->gather[2]);
   EXPECT_OK(kf_gather_create(N, 2, 8, &g->gather[2]));
   pack(g);
@@ -149,7 +149,7 @@ static void test_wrong_input(void **state) {
   (void)state;
   static const kf_profile profile[] = {{1, 256, 1}, {4, 256, 1}, {0, 0, 0}};
   char text[400];
-  group *g = start(0);
+  world *g = start(0);
   g->wrong[1] = "token_dim 0, expected a positive whole number";
   EXPECT(meet(g), KF_EINVAL, "rank 1: token_dim 0, expected a positive whole number");
   g->wrong[0] = ""; /* the lowest rank is named */
@@ -172,7 +172,7 @@ static void test_wrong_input(void **state) {
 /* Each tells its own scheduler, and all learn from all; `settle` does so at once. */
 static void test_times(void **state) {
   (void)state;
-  group *g = start(0);
+  world *g = start(0);
   for (int step = 0; step < 6; step++) {
     good_step(g);
     for (int r = 0; r < N; r++)
@@ -197,14 +197,14 @@ static void test_times(void **state) {
   end(g);
 }
 
-static void set(group *g, int rank, int word, int64_t value) {
+static void set(world *g, int rank, int word, int64_t value) {
   memcpy(g->all + rank * KF_VERDICT_BYTES + 8 * word, &value, 8);
 }
 
 static void test_verdicts(void **state) {
   (void)state;
   enum { CONFIG, HASH, STATUS, REASON };
-  group *g = start(0);
+  world *g = start(0);
   EXPECT(kf_gather_agree(g->gather[0], g->all), KF_EINVAL, "no verdict");
   decide(g, false);
   EXPECT(agree(g), KF_EINVAL, "nothing was gathered, expected kf_step_gather first");
@@ -232,7 +232,7 @@ static void test_verdicts(void **state) {
 
 static void test_misuse(void **state) {
   (void)state;
-  group *g = start(0);
+  world *g = start(0);
   kf_gather *out = NULL;
   kf_scheduler *other;
   EXPECT(kf_gather_create(0, 0, 0, &out), KF_EINVAL, "rank 0 of 0");

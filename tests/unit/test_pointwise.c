@@ -2,8 +2,8 @@
 /*
 ** The loops between matrix products. Every table that this machine has is held against formulas in
 ** double, and against the portable one: the same bits, but for GELU, where the vector tables have
-** the same bits among themselves. Sizes lie around vectors and groups of rows, arrays begin
-** anywhere, and what lies around them is watched.
+** the same bits among themselves. Sizes lie around vectors and slabs of rows, arrays begin
+** anywhere, and what lies around them is compared afterwards.
 */
 #include <math.h>
 #include <setjmp.h>
@@ -23,7 +23,7 @@
 
 static const int64_t sizes[] = {1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 1000};
 
-/* ---------------------------------------------------------------------- watched arrays */
+/* ---------------------------------------------------------------------- guarded arrays */
 
 enum { MARGIN = 40 }; /* floats on both sides that nobody may write, more than two vectors */
 

@@ -114,8 +114,8 @@ static void test_imbalance(void **state) {
     want[1][i] = (2.5 + 0.1 * i) * 4 / (10 + 0.1 * i);
   }
   char *page = draw();
-  assert_curve(path_of(page, "imbalance-chart", "curve run-0"), 9, want[0], 1, 1.6);
-  assert_curve(path_of(page, "imbalance-chart", "curve run-1"), 9, want[1], 1, 1.6);
+  assert_curve(path_of(page, "imbalance-chart", "curve variant-0"), 9, want[0], 1, 1.6);
+  assert_curve(path_of(page, "imbalance-chart", "curve variant-1"), 9, want[1], 1, 1.6);
   expect(page, "The median is <b>1.60</b> plain, and <b>1.12</b> balanced.");
   assert_null(strstr(page, "above the picture"));
   free(page);
@@ -134,9 +134,9 @@ static void test_loss(void **state) {
   char *page = draw();
   expect(page, "In the 12 steps that both did, the losses differ by <b>1.0 \xc3\x97 10<sup>");
   expect(page, "the last ones are 0.4762 and 0.4762.");
-  assert_curve(path_of(page, "loss-chart", "curve run-0"), 12, all.loss[0], low - span,
+  assert_curve(path_of(page, "loss-chart", "curve variant-0"), 12, all.loss[0], low - span,
                high + span);
-  assert_curve(path_of(page, "loss-chart", "curve run-1"), 12, all.loss[1], low - span,
+  assert_curve(path_of(page, "loss-chart", "curve variant-1"), 12, all.loss[1], low - span,
                high + span);
   free(page);
 
@@ -152,7 +152,7 @@ static void test_loss(void **state) {
   expect(page, "<b>the same loss, to the bit</b>, in all 10 steps");
   expect(page, " 2 losses are no number that can be drawn, and left out.");
   for (int k = 0; k < 2; k++) {
-    const char *d = path_of(page, "loss-chart", k ? "curve run-1" : "curve run-0");
+    const char *d = path_of(page, "loss-chart", k ? "curve variant-1" : "curve variant-0");
     int moves = 0, points = 0;
     for (; *d != '"'; d++) moves += *d == 'M', points += *d == 'M' || *d == 'L';
     assert_int_equal(moves, 2);
@@ -163,7 +163,7 @@ static void test_loss(void **state) {
   all.variant[0].loss = NULL; /* one has losses, the other has none */
   page = draw();
   assert_null(strstr(page, "losses differ"));
-  path_of(page, "loss-chart", "curve run-1");
+  path_of(page, "loss-chart", "curve variant-1");
   free(page);
 
   for (int i = 0; i < 12; i++) all.loss[1][i] = 1; /* a constant */
