@@ -13,6 +13,7 @@
 **
 **     lengths of a data set --bucket, sampler--> each rank's batch of each step
 **
+** What everyone needs:
 **   1. status    what went wrong, in one sentence
 **   2. batch     whose sequences, how long (from a mix, from text, or your own arrays)
 **   3. bags      which ranks compute together, where the user wants that fixed
@@ -24,6 +25,7 @@
 **   9. step      ranks gather lengths, plan, and agree on the plan
 **  10. route     tokens to where they are computed, results home
 **  11. ulysses   q, k, v of split sequences to the owners of their heads, outputs back
+** What some need:
 **  12. attention packed, variable length, on the CPU
 **  13. adaln     LayerNorm-Modulate over packed tokens, on the CPU
 **  14. fit       measured (length, seconds) rows become a cost
@@ -33,6 +35,7 @@
 **  18. bucket    how many samples of a length make a batch, under a memory and a compute limit
 **  19. sampler   an epoch's batches, the same on every rank without a word between them
 **  20. report    a training run, or the same one without and with the balancer, as one HTML page
+** What few need:
 **  21. numbers   random ones, hashes and quantiles, as the library itself uses them
 **  22. sim       what planned steps take on ranks that are not there
 **  23. gather    section 9 for ranks that talk by other means
@@ -173,8 +176,9 @@ KF_API void kf_batch_free(kf_batch *batch);
 ** Fixed bags: bag b is the contiguous ranks first[b] .. first[b+1]-1. Bags of one group
 ** balance among themselves; a sequence never leaves the group of its home rank. A bag deals a
 ** sequence in equal shares, or by speed where speeds differ. What no bag has room for under
-** max_chunk_size or the caps goes to adjacent bags together (kf_plan counts these). Bags that are too large, or too
-** small for the longest sequence, can be slower than no balancing: the figures tell.
+** max_chunk_size or the caps goes to adjacent bags together (kf_plan counts these). Bags that are
+** too large, or too small for the longest sequence, can be slower than no balancing: the figures
+** tell.
 */
 typedef struct kf_bags {
   int32_t n_ranks;
@@ -492,11 +496,11 @@ KF_API kf_status kf_svg_plan(const kf_plan *plan, const char *title, char **out)
 ** Collectives agree: no rank fails alone. A rank that fails, or is handed wrong arguments, tells the
 ** others, and every rank returns an error that names it and its reason: from the same call, or from
 ** the next where it had nothing to get from that rank. A rank that nobody hears from within the
-** timeout gives KF_ETIMEOUT, naming it, on every other rank. After such an error the comm is broken: every later call returns the same sentence, and
-** all that is left is to free it and to end the job (which is the program's business: print
-** kf_last_error() and exit with a code that is not 0; mpirun and srun then end the others).
-** What kf_step_gather finds wrong with lengths, and kf_step_plan with plans, is the same error on
-** every rank and leaves the comm in order.
+** timeout gives KF_ETIMEOUT, naming it, on every other rank. After such an error the comm is
+** broken: every later call returns the same sentence, and all that is left is to free it and to end
+** the job (which is the program's business: print kf_last_error() and exit with a code that is not
+** 0; mpirun and srun then end the others). What kf_step_gather finds wrong with lengths, and
+** kf_step_plan with plans, is the same error on every rank and leaves the comm in order.
 */
 typedef struct kf_comm kf_comm;
 
@@ -509,9 +513,9 @@ KF_API kf_status kf_comm_local_create(int32_t n_ranks, kf_comm **out);
 /*
 ** The ranks of an MPI communicator. `mpi_comm` is the address of an MPI_Comm, which is
 ** duplicated, or NULL for MPI_COMM_WORLD. Initialises MPI where the program has not, and then
-** finalises it when the last comm is freed. Collective, and waits for all ranks, as MPI_Init does. KF_ENOTBUILT in a library without MPI.
-** After KF_ETIMEOUT or KF_ECOMM, MPI may write into the buffers of the failed call until the
-** process ends: leave them be.
+** finalises it when the last comm is freed. Collective, and waits for all ranks, as MPI_Init does.
+** KF_ENOTBUILT in a library without MPI. After KF_ETIMEOUT or KF_ECOMM, MPI may write into the
+** buffers of the failed call until the process ends: leave them be.
 */
 KF_API kf_status kf_comm_mpi_create(const void *mpi_comm, kf_comm **out);
 
@@ -910,8 +914,8 @@ KF_API kf_status kf_config_text(const kf_config *config, char **out);
 
 /*
 ** What a configuration (NULL: all defaults) means on so many ranks: every default filled in, texts and
-** cost_file read. What a configuration has no key for (speeds, a log, a cap of each rank) the caller may set in *out
-** before kf_scheduler_create. kf_scheduler_options_free(*out).
+** cost_file read. What a configuration has no key for (speeds, a log, a cap of each rank) the
+** caller may set in *out before kf_scheduler_create. kf_scheduler_options_free(*out).
 */
 struct kf_scheduler_options;
 KF_API kf_status kf_config_resolve(const kf_config *config, int32_t n_ranks,
@@ -960,7 +964,8 @@ typedef struct kf_scheduler_options {
   void *log_user;
 } kf_scheduler_options;
 
-/* By hand, or of kf_config_resolve. Takes some 3 KB a rank, and nothing more once a batch of a step's size has been planned. */
+/* By hand, or of kf_config_resolve. Takes some 3 KB a rank, and nothing more once a batch of a
+** step's size has been planned. */
 KF_API kf_status kf_scheduler_create(const kf_scheduler_options *options, kf_scheduler **out);
 KF_API void kf_scheduler_free(kf_scheduler *scheduler);
 
@@ -1027,8 +1032,8 @@ KF_API kf_status kf_scheduler_restore(kf_scheduler *scheduler, const char *name,
 KF_API kf_status kf_scheduler_save_file(const kf_scheduler *scheduler, const char *path);
 KF_API kf_status kf_scheduler_restore_file(kf_scheduler *scheduler, const char *path);
 
-/* Before a scheduler is created: the cost that the one of a state_file began with, coefficients and links, into *cost.
-** A program that measures its cost measures it once, and goes on from there. *found is 0 where there is no file. */
+/* Before a scheduler is created: the cost that the one of a state_file began with, coefficients and
+** links, into *cost; *found is 0 where there is no file. So a program measures its cost once. */
 KF_API kf_status kf_scheduler_read_start(const char *path, kf_cost *cost, int *found);
 
 /* ------------------------------------------------------------------ 17. metrics */

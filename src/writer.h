@@ -49,8 +49,9 @@ void kfi_plain_point(char *digits);
 void kfi_put_seconds(kfi_writer *w, double seconds, bool trim);
 void kfi_put_percent(kfi_writer *w, double fraction);
 
-/* The head of a picture: size, what it is called where it has no title, what it adds to the style sheet
-** of all, on a light page and for a dark one; and its title above what is drawn from `left` on. The text of a page goes on with what is drawn and "</svg>". */
+/* The head of a picture: size, what it is called where it has no title, what it adds to the style
+** sheet of all, on a light page and for a dark one; and its title above what is drawn from `left`
+** on. The text of a page goes on with what is drawn and "</svg>". */
 typedef struct kfi_picture {
   int width, height, left;
   const char *untitled, *light, *dark;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
 ** LayerNorm-Modulate of a chunk's rows in vectors; included once per instruction set, which gives
-** PIECE, what simd.h has not, fold() and the names of the three functions at the end. adaln.h says in which order everything is added.
+** PIECE, what simd.h has not, fold() and the names of the three functions at the end. adaln.h says
+** in which order everything is added.
 **
 ** The work is bound by memory, and the order of the walk is what counts. Rows are taken in slabs
 ** that fit in L2. First the sums of each row, from memory, in one pass: a span of 256 columns is held
