@@ -36,7 +36,7 @@ typedef struct kfi_turn {
 void kfi_turn_wait(const kfi_turn *turn, int64_t n);
 void kfi_turn_done(const kfi_turn *turn, int64_t n);
 
-/* `work` is kfi_*_floats() floats, aligned to 64 bytes, of this thread alone. */
+/* `work` is of this thread alone, aligned to 64 bytes; worker_bytes() in attention.c counts it. */
 typedef void kfi_forward(const kfi_head *head, int64_t first_row, float *work);
 typedef void kfi_backward(const kfi_head *head, int64_t first_row, kfi_turn turn, float *work);
 

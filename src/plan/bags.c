@@ -24,7 +24,7 @@ static kf_status read_term(kfi_text *t, bool list, term *out) {
 
 /*
 ** Walk the terms of a spec. Called twice: to count the ranks and bags (first == NULL), and to
-** write the first ranks of one group's bags.
+** write the first ranks of one group's bags. n_ranks 0: nobody says how many there are.
 */
 static kf_status walk(const char *spec, int32_t n_ranks, int32_t *first, int64_t *ranks_out,
                       int64_t *bags_out) {
@@ -35,12 +35,11 @@ static kf_status walk(const char *spec, int32_t n_ranks, int32_t *first, int64_t
     term r;
     kf_status status = read_term(&t, list, &r);
     if (status) return status;
-    if (ranks + r.size * r.count > n_ranks) {
-      return kfi_fail(KF_EINVAL,
-                      "bag spec \"%.80s\": its bags need %lld ranks or more, expected at "
-                      "most the %d there are",
-                      spec, (long long)(ranks + r.size * r.count), n_ranks);
-    }
+    if (ranks + r.size * r.count > (n_ranks ? n_ranks : KF_MAX_RANKS))
+      return kfi_fail(
+        KF_EINVAL, "bag spec \"%.80s\": its bags need %lld ranks or more, expected at most %s%d%s",
+        spec, (long long)(ranks + r.size * r.count), n_ranks ? "the " : "",
+        n_ranks ? n_ranks : KF_MAX_RANKS, n_ranks ? " there are" : "");
     for (int64_t i = 0; i < r.count; i++, bags++, ranks += r.size) {
       if (first) first[bags] = (int32_t)ranks;
     }
@@ -84,8 +83,7 @@ kf_status kf_bags_parse(const char *spec, int32_t n_ranks, kf_bags **out) {
     if (spec[0] != 'g' && spec[0] != '[') {
       return kfi_text_bad(&t, "g1n8+g2n4, [1,1,2], a bag size, or auto");
     }
-    int32_t most = n_ranks ? n_ranks : KF_MAX_RANKS;
-    if ((status = walk(spec, most, NULL, &ranks, &bags))) return status;
+    if ((status = walk(spec, n_ranks, NULL, &ranks, &bags))) return status;
     if (n_ranks == 0) n_ranks = (int32_t)ranks;
     if (n_ranks % ranks != 0) {
       return kfi_fail(KF_EINVAL,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
 ** One step of the trainer's network on made-up rows, with all that went in and came out, for
-** torch/train.py to compute again:
+** torch/torch_train.py to compute again:
 **
 **     train_probe OUT.safetensors MODEL SEED LEN[+TEXT] ..
 **

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
 ** The network: every gradient against finite differences, what a prediction depends on and what it
-** does not, memory. Numbers are held against PyTorch's in torch/train.py, and split sequences
+** does not, memory. Numbers are held against PyTorch's in torch/torch_train.py, and split sequences
 ** against whole ones in property/property_train.c.
 */
 #include <math.h>
