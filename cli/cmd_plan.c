@@ -163,7 +163,7 @@ static int read_speeds(const char *text, job *j) {
 static int read_mem_tokens(const char *text, job *j) {
   int64_t cap;
   int32_t n_ranks = j->batch->n_ranks;
-  if (!cli_int(name, "--mem-tokens", text, 1, (int64_t)1 << 53, &cap)) return EXIT_MISUSE;
+  if (!cli_int(name, "--mem-tokens", text, 1, KF_MAX_TOKENS, &cap)) return EXIT_MISUSE;
   j->mem_tokens = malloc((size_t)n_ranks * sizeof *j->mem_tokens);
   if (!j->mem_tokens) return cli_fail(EXIT_FAILED, name, "--mem-tokens: out of memory");
   for (int32_t r = 0; r < n_ranks; r++) j->mem_tokens[r] = cap;

@@ -524,7 +524,7 @@ int cli_sim(char **argv) {
                                 {"--json", NULL, &q.json, NULL}};
   int code = cli_parse(name, help, argv, options, (int)(sizeof options / sizeof *options));
   if (code >= 0) return code;
-  job *j = calloc(1, sizeof *j); /* large for a stack: a config has nine texts */
+  job *j = calloc(1, sizeof *j); /* large for a stack: a config has eight texts */
   if (!j) return cli_fail(EXIT_FAILED, name, "out of memory");
   j->q = &q;
   kf_status status = cli_launched() ? kf_comm_mpi_create(NULL, &j->comm) : KF_OK;

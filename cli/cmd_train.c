@@ -371,7 +371,7 @@ int cli_train(char **argv) {
                                 {"--timeout", &q.timeout, NULL, NULL}};
   int code = cli_parse(name, help, argv, options, (int)(sizeof options / sizeof *options));
   if (code >= 0) return code;
-  train_session *s = calloc(1, sizeof *s); /* large for a stack: a config has nine texts */
+  train_session *s = calloc(1, sizeof *s); /* large for a stack: a config has eight texts */
   if (!s) return cli_fail(EXIT_FAILED, name, "out of memory");
   s->q = &q;
   find_terminal(s);

@@ -1073,8 +1073,8 @@ typedef struct kf_metrics {
   double idle_variance;    /* standard deviation over ranks of the idle share of the step */
   double tokens_per_s, samples_per_s;
   double epoch_s, last_epoch_s; /* steps of this epoch so far; of the last whole one, 0: none */
-  double mape;                  /* of predicted_s, a running mean over steps; 0: none yet */
-  double noise;                 /* what one time scatters about the prediction, relative */
+  double mape;  /* of predicted_s, a running mean over steps, at most 10; 0: none yet */
+  double noise; /* what one time scatters about the prediction, relative */
 
   const double *busy_s;          /* (n_ranks) as reported; 0: was not */
   const double *predicted_s;     /* (n_ranks) of busy_s, when it was planned */
@@ -1249,7 +1249,7 @@ KF_API kf_status kf_lens_parse(const char *name, const char *text, size_t n_byte
 **
 **     kf_sampler *sampler;
 **     kf_sampler_options options = {.bucket = {.mem_tokens = 160000, .match_len = 75600, .n_ranks = 8}};
-**     kf_cost_preset("wan1.3b", NULL, 8, 0.4, &options.bucket.cost);
+**     kf_cost_preset("wan1.3b", NULL, 8, KF_DEFAULT_GAMMA, &options.bucket.cost);
 **     kf_sampler_create(&options, len, n_samples, &sampler);
 **     for (int64_t epoch = 0; epoch < n_epochs; epoch++) {
 **       const kf_sampled *step;

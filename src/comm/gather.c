@@ -98,7 +98,8 @@ kf_status kf_gather_create(int32_t n_ranks, int32_t rank, int64_t record_bytes, 
                     KF_MAX_RANKS);
   const kf_gather full = {.n_ranks = n_ranks, .record_bytes = most_record_bytes(n_ranks)};
   if (most_seqs(&full) < FIRST_ROOM)
-    return kfi_fail(KF_EINVAL, "%d ranks, expected no more than can gather %d sequences each",
+    return kfi_fail(KF_EINVAL,
+                    "%d ranks, expected at most some 323000, which can gather %d sequences each",
                     n_ranks, FIRST_ROOM);
   kf_gather *g = calloc(1, sizeof *g);
   if (!g) return kfi_fail_memory(sizeof *g, "a gather");

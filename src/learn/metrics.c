@@ -78,8 +78,8 @@ void kfi_metrics_start(kf_scheduler *s) {
   kfi_metrics_cost(s);
 }
 
-/* What a rank was expected to take when its step was planned: by the law, where plans follow it, else
-** by the cost that they are made with. */
+/* What a rank was expected to take when its step was planned: by the law, which plans follow from refit
+** to refit, or, where nothing is learned, by the cost that they are made with. */
 static double expected_s(const kf_scheduler *s, int32_t rank) {
   const kfi_history *h = &s->history;
   const kfi_load *load = h->load + (int64_t)rank * KFI_CLASSES;
@@ -317,8 +317,7 @@ static void tell_joined(kf_scheduler *s, const kf_batch *batch, const kf_plan *p
     s->joined_len = batch->len[i];
     kfi_note(
       s, KF_LOG_WARNING,
-      "step %lld: sequence %lld of %lld tokens is too long for one bag: it takes %d adjacent "
-      "ones",
+      "step %lld: sequence %lld of %lld tokens does not fit one bag: it takes %d adjacent ones",
       (long long)s->step, (long long)i, (long long)batch->len[i], last - first + 1);
   }
 }

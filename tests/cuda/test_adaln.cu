@@ -98,10 +98,9 @@ static void set(const tensor &t, int64_t i, float v) {
 
 static uint64_t dice; /* splitmix64 */
 static uint64_t throw_dice() {
-  uint64_t z = (dice += 0x9e3779b97f4a7c15u);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
+  const uint64_t thrown = kf_splitmix64(dice);
+  dice += KF_SPLITMIX64_STEP;
+  return thrown;
 }
 static double bell() { /* nearly normal */
   double sum = 0;

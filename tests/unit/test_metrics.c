@@ -366,9 +366,9 @@ static void test_joined(void **state) {
     assert_int_equal(plan->joined_seqs, 1);
     assert_int_equal(told.n_lines[KF_LOG_WARNING], i < 2 ? 1 : 2);
     assert_string_equal(told.last[KF_LOG_WARNING],
-                        i < 2 ? "step 0: sequence 1 of 2100 tokens is too long for one bag: it "
+                        i < 2 ? "step 0: sequence 1 of 2100 tokens does not fit one bag: it "
                                 "takes 2 adjacent ones"
-                              : "step 2: sequence 1 of 5000 tokens is too long for one bag: it "
+                              : "step 2: sequence 1 of 5000 tokens does not fit one bag: it "
                                 "takes 3 adjacent ones");
   }
   len[1] = 2000;

@@ -114,14 +114,12 @@ static void end(scene *s) {
 /* A hash of all samples that are still to come. */
 static uint64_t rest_of(kf_sampler *s) {
   const kf_sampled *k;
-  uint64_t hash = 0xcbf29ce484222325u;
+  uint64_t hash = KF_HASH_START;
   for (;;) {
     if (kf_sampler_next(s, &k)) fail_msg("%s", kf_last_error());
     if (!k) return hash;
-    for (int64_t i = 0; i < k->batch.n_seqs; i++)
-      hash = (hash ^ (uint64_t)k->sample[i]) * 0x100000001b3u;
-    for (int32_t r = 0; r <= RANKS; r++)
-      hash = (hash ^ (uint64_t)k->batch.rank_off[r]) * 0x100000001b3u;
+    hash = kf_hash_bytes(hash, k->sample, (size_t)k->batch.n_seqs * sizeof *k->sample);
+    hash = kf_hash_bytes(hash, k->batch.rank_off, (RANKS + 1) * sizeof *k->batch.rank_off);
   }
 }
 
@@ -209,8 +207,7 @@ static void test_no_allocations(void **state) {
 
 /* Were the last 8 bytes a checksum of this kind, it would be right. */
 static void forge_checksum(unsigned char *data, size_t n) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (size_t i = 0; i + 8 < n; i++) hash = (hash ^ data[i]) * 0x100000001b3u;
+  uint64_t hash = kf_hash_bytes(KF_HASH_START, data, n - 8);
   for (int i = 0; i < 8; i++) data[n - 8 + (size_t)i] = (unsigned char)(hash >> (8 * i));
 }
 

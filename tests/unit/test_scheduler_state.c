@@ -203,9 +203,7 @@ static uint64_t get(bytes b, size_t word) {
 }
 
 static void repair(bytes b) {
-  uint64_t h = 0xcbf29ce484222325u;
-  for (size_t i = 0; i + WORD < b.n; i++) h = (h ^ b.data[i]) * 0x100000001b3u;
-  put(b, b.n / WORD - 1, h);
+  put(b, b.n / WORD - 1, kf_hash_bytes(KF_HASH_START, b.data, b.n - WORD));
 }
 
 /* The checksum is of its kind: taken over anew, it is the same. */
