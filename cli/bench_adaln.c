@@ -310,27 +310,19 @@ static bool read_dtype(bench *b, const char *text) {
 int bench_adaln(char **argv) {
   bench b = {.tokens = 8192, .dim = 3072, .seqs = 8, .threads = 2, .rounds = 31};
   const char *isa = "best", *dtype = NULL;
-  const char *texts[5] = {NULL};
   bool json = false;
-  const struct {
-    const char *option;
-    int64_t most, *out;
-  } numbers[5] = {{"--rounds", BENCH_MAX_ROUNDS, &b.rounds},
-                  {"--threads", BENCH_STREAM_MAX_THREADS, &b.threads},
-                  {"--tokens", MOST_TOKENS, &b.tokens},
-                  {"--dim", KF_MAX_DIM, &b.dim},
-                  {"--seqs", MOST_SEQS, &b.seqs}};
-  cli_option options[9] = {{"--isa", &isa, NULL, NULL},
-                           {"--dtype", &dtype, NULL, NULL},
-                           {"--gate", NULL, &b.gate, NULL},
-                           {"--json", NULL, &json, NULL}};
-  for (int i = 0; i < 5; i++)
-    options[4 + i] = (cli_option){numbers[i].option, &texts[i], NULL, NULL};
+  const cli_option options[] = {
+    {"--rounds", .whole = &b.rounds, .min = 1, .max = BENCH_MAX_ROUNDS},
+    {"--threads", .whole = &b.threads, .min = 1, .max = BENCH_STREAM_MAX_THREADS},
+    {"--tokens", .whole = &b.tokens, .min = 1, .max = MOST_TOKENS},
+    {"--dim", .whole = &b.dim, .min = 1, .max = KF_MAX_DIM},
+    {"--seqs", .whole = &b.seqs, .min = 1, .max = MOST_SEQS},
+    {"--isa", .text = &isa},
+    {"--dtype", .text = &dtype},
+    {"--gate", .flag = &b.gate},
+    {"--json", .flag = &json}};
   int code = cli_parse(name, help, argv, options, 9);
   if (code >= 0) return code;
-  for (int i = 0; i < 5; i++)
-    if (texts[i] && !cli_int(name, numbers[i].option, texts[i], 1, numbers[i].most, numbers[i].out))
-      return EXIT_MISUSE;
   if (!bench_isa(name, isa, &b.isa) || !read_dtype(&b, dtype)) return EXIT_MISUSE;
   code = open_bench(&b);
   if (!code) {

@@ -148,19 +148,17 @@ static bench_row growth_of(const bench_row *rows) {
 }
 
 int bench_plan(char **argv) {
-  const char *only = NULL, *rounds_text = NULL;
-  bool json = false, growth = false;
-  const cli_option options[] = {{"--only", &only, NULL, NULL},
-                                {"--rounds", &rounds_text, NULL, NULL},
-                                {"--growth", NULL, &growth, NULL},
-                                {"--json", NULL, &json, NULL}};
+  const char *only = NULL;
   int64_t rounds = 0;
+  bool json = false, growth = false;
+  const cli_option options[] = {{"--only", .text = &only},
+                                {"--rounds", .whole = &rounds, .min = 1, .max = BENCH_MAX_ROUNDS},
+                                {"--growth", .flag = &growth},
+                                {"--json", .flag = &json}};
   bench_row rows[MAX_ROWS];
   int n_rows = 0;
   int code = cli_parse(name, help, argv, options, 4);
   if (code >= 0) return code;
-  if (rounds_text && !cli_int(name, "--rounds", rounds_text, 1, BENCH_MAX_ROUNDS, &rounds))
-    return EXIT_MISUSE;
   if (only && growth)
     return cli_fail(EXIT_MISUSE, name, "found both --only and --growth, expected one of them");
   const instance *list = growth ? doublings : instances;

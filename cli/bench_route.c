@@ -361,16 +361,14 @@ static int measure(const char *only, int64_t rounds, bool json) {
 #endif
 
 int bench_route(char **argv) {
-  const char *only = NULL, *rounds_text = NULL;
-  bool json = false, known = false;
-  const cli_option options[] = {{"--only", &only, NULL, NULL},
-                                {"--rounds", &rounds_text, NULL, NULL},
-                                {"--json", NULL, &json, NULL}};
+  const char *only = NULL;
   int64_t rounds = 0;
+  bool json = false, known = false;
+  const cli_option options[] = {{"--only", .text = &only},
+                                {"--rounds", .whole = &rounds, .min = 1, .max = BENCH_MAX_ROUNDS},
+                                {"--json", .flag = &json}};
   int code = cli_parse(name, help, argv, options, 3);
   if (code >= 0) return code;
-  if (rounds_text && !cli_int(name, "--rounds", rounds_text, 1, BENCH_MAX_ROUNDS, &rounds))
-    return EXIT_MISUSE;
   for (int i = 0; only && i < N_ROWS; i++) known |= strcmp(only, row_names[i]) == 0;
   if (only && !known)
     return cli_fail(EXIT_MISUSE, name, "--only: found \"%s\", expected %s, %s or %s", only,

@@ -276,20 +276,15 @@ done:
 }
 
 int bench_scheduler(char **argv) {
-  const char *rounds_text = NULL, *steps_text = NULL;
-  bool json = false;
-  const cli_option options[] = {{"--rounds", &rounds_text, NULL, NULL},
-                                {"--steps", &steps_text, NULL, NULL},
-                                {"--json", NULL, &json, NULL}};
   int64_t rounds = 1000, steps = 40;
+  bool json = false;
+  const cli_option options[] = {{"--rounds", .whole = &rounds, .min = 1, .max = BENCH_MAX_ROUNDS},
+                                {"--steps", .whole = &steps, .max = MOST_STEPS},
+                                {"--json", .flag = &json}};
   bench_figure figures[2];
   bench_row rows[3];
   int code = cli_parse(name, help, argv, options, 3);
   if (code >= 0) return code;
-  if (rounds_text && !cli_int(name, "--rounds", rounds_text, 1, BENCH_MAX_ROUNDS, &rounds))
-    return EXIT_MISUSE;
-  if (steps_text && !cli_int(name, "--steps", steps_text, 0, MOST_STEPS, &steps))
-    return EXIT_MISUSE;
   if ((code = overhead(rounds, rows))) return code;
   if (steps > 1 && (code = prediction(steps, &rows[2], figures))) return code;
   return bench_show_figures(name, rows, steps > 1 ? 3 : 2, figures, steps > 1 ? 2 : 0, json);

@@ -182,18 +182,16 @@ static int run(kf_isa isa, int64_t rounds, bench_row *row) {
 }
 
 int bench_train(char **argv) {
-  const char *isa_text = "best", *rounds_text = NULL;
-  bool json = false;
-  const cli_option options[] = {{"--rounds", &rounds_text, NULL, NULL},
-                                {"--isa", &isa_text, NULL, NULL},
-                                {"--json", NULL, &json, NULL}};
+  const char *isa_text = "best";
   int64_t rounds = 5;
+  bool json = false;
+  const cli_option options[] = {{"--rounds", .whole = &rounds, .min = 1, .max = MOST_ROUNDS},
+                                {"--isa", .text = &isa_text},
+                                {"--json", .flag = &json}};
   kf_isa isa;
   bench_row row;
   int code = cli_parse(name, help, argv, options, 3);
   if (code >= 0) return code;
-  if (rounds_text && !cli_int(name, "--rounds", rounds_text, 1, MOST_ROUNDS, &rounds))
-    return EXIT_MISUSE;
   if (!bench_isa(name, isa_text, &isa)) return EXIT_MISUSE;
   if ((code = run(isa, rounds, &row))) return code;
   return bench_show(name, &row, 1, json);

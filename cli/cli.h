@@ -25,23 +25,30 @@ typedef struct cli_list {
   int n;
 } cli_list;
 
-/* "--name VALUE" or "--name=VALUE" sets *value or goes into *list; an option without a value sets
-** *flag. The option of no name gets the argument that belongs to no option; there may be one. */
+/*
+** "--name VALUE" or "--name=VALUE" sets a text, a whole number or a real one, or goes into a list;
+** an option without a value sets a flag. What is not given stays as it was. The option of no name
+** gets the argument that belongs to no option; there may be one.
+*/
 typedef struct cli_option {
   const char *name;
-  const char **value;
+  const char **text; /* one of these five */
   bool *flag;
   cli_list *list;
+  int64_t *whole, min, max;
+  double *real, least, most;
 } cli_option;
 
 /*
-** Parse everything after the command. `command` ("plan", "bench plan") is for messages, `help`
-** is what --help prints. Returns -1 to go on, or an exit code to stop with.
+** Parse everything after the command; then read the numbers, in the order of the table. `command`
+** ("plan", "bench plan") is for messages, `help` is what --help prints. Returns -1 to go on, or an
+** exit code to stop with.
 */
 int cli_parse(const char *command, const char *help, char **argv, const cli_option *options,
               int n_options);
 
-/* The number that an option gave. They say what is wrong on stderr and return false. */
+/* The number that an option gave; text NULL: it did not, and *out stays. They say what is wrong on
+** stderr and return false. */
 bool cli_int(const char *command, const char *option, const char *text, int64_t min, int64_t max,
              int64_t *out);
 bool cli_real(const char *command, const char *option, const char *text, double min, double max,

@@ -23,7 +23,8 @@ static const char help[] =
   "  --print-default    print all keys with their defaults, as YAML to start from\n";
 
 typedef struct request {
-  const char *check, *ranks;
+  const char *check;
+  int64_t ranks; /* 0: not given */
   cli_list set;
   bool print, print_default;
 } request;
@@ -54,12 +55,10 @@ static int print_text(const kf_config *config) {
 
 /* --ranks, else the launcher's; n_ranks 0: nobody says. */
 static int find_ranks(const request *q, cli_ranks *ranks) {
-  int64_t said = 0;
   int code = cli_find_ranks(name, ranks);
   if (code) return code;
-  if (q->ranks && !cli_int(name, "--ranks", q->ranks, 1, KF_MAX_RANKS, &said)) return EXIT_MISUSE;
-  if (said || !ranks->launcher) {
-    ranks->n_ranks = (int32_t)said;
+  if (q->ranks || !ranks->launcher) {
+    ranks->n_ranks = (int32_t)q->ranks;
     ranks->launcher = NULL;
   }
   return 0;
@@ -78,11 +77,11 @@ int cli_config(char **argv) {
   request q = {0};
   kf_config config = {0};
   cli_ranks ranks = {0};
-  const cli_option options[] = {{"--check", &q.check, NULL, NULL},
-                                {"--set", NULL, NULL, &q.set},
-                                {"--ranks", &q.ranks, NULL, NULL},
-                                {"--print", NULL, &q.print, NULL},
-                                {"--print-default", NULL, &q.print_default, NULL}};
+  const cli_option options[] = {{"--check", .text = &q.check},
+                                {"--set", .list = &q.set},
+                                {"--ranks", .whole = &q.ranks, .min = 1, .max = KF_MAX_RANKS},
+                                {"--print", .flag = &q.print},
+                                {"--print-default", .flag = &q.print_default}};
   int code = cli_parse(name, help, argv, options, (int)(sizeof options / sizeof *options));
   if (code >= 0) return code;
   if (!q.check == !q.print_default)

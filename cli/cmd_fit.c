@@ -183,11 +183,11 @@ static void print_table(const request *q, const job *j) {
 int cli_fit(char **argv) {
   request q = {0};
   job j = {0};
-  const cli_option options[] = {{NULL, &q.file, NULL, NULL},
-                                {"-o", &q.output, NULL, NULL},
-                                {"--model", &q.model, NULL, NULL},
-                                {"--svg", &q.svg, NULL, NULL},
-                                {"--json", NULL, &q.json, NULL}};
+  const cli_option options[] = {{NULL, .text = &q.file},
+                                {"-o", .text = &q.output},
+                                {"--model", .text = &q.model},
+                                {"--svg", .text = &q.svg},
+                                {"--json", .flag = &q.json}};
   int code = cli_parse(name, help, argv, options, (int)(sizeof options / sizeof *options));
   if (code >= 0) return code;
   const cli_file files[] = {

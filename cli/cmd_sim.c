@@ -143,8 +143,7 @@ static int read_ranks(job *j) {
   kf_batch *batch = NULL;
   int64_t n_ranks = 0;
   if (!q->mix) return cli_fail(EXIT_MISUSE, name, "found no --mix, expected one");
-  if (q->ranks && !cli_int(name, "--ranks", q->ranks, 1, KF_MAX_RANKS, &n_ranks))
-    return EXIT_MISUSE;
+  if (!cli_int(name, "--ranks", q->ranks, 1, KF_MAX_RANKS, &n_ranks)) return EXIT_MISUSE;
   if (j->comm && n_ranks && n_ranks != kf_comm_size(j->comm))
     return cli_fail(EXIT_MISUSE, name, "--ranks: found \"%s\", expected the %" PRId32 " of the job",
                     q->ranks, kf_comm_size(j->comm));
@@ -195,11 +194,9 @@ static int read_clock(job *j) {
   int code;
   clock->noise = 0.03;
   j->true_gamma = 0.6;
-  if (q->true_gamma && !cli_real(name, "--true-gamma", q->true_gamma, 1e-6, 1e6, &j->true_gamma))
-    return EXIT_MISUSE;
-  if (q->true_scale && !cli_real(name, "--true-scale", q->true_scale, 1e-6, 1e6, &scale))
-    return EXIT_MISUSE;
-  if (q->noise && !cli_real(name, "--noise", q->noise, 0, 1, &clock->noise)) return EXIT_MISUSE;
+  if (!cli_real(name, "--true-gamma", q->true_gamma, 1e-6, 1e6, &j->true_gamma)) return EXIT_MISUSE;
+  if (!cli_real(name, "--true-scale", q->true_scale, 1e-6, 1e6, &scale)) return EXIT_MISUSE;
+  if (!cli_real(name, "--noise", q->noise, 0, 1, &clock->noise)) return EXIT_MISUSE;
   kf_status status = kf_cost_preset(c->model, c->cluster, j->n_ranks, j->true_gamma, &clock->cost);
   if (status) return cli_fail_status(status, name, NULL);
   clock->cost.linear_s *= scale;
@@ -240,9 +237,8 @@ static int prepare(job *j) {
   int64_t seed = 0;
   int code;
   j->n_steps = 200;
-  if (q->steps && !cli_int(name, "--steps", q->steps, 1, 1000000000, &j->n_steps))
-    return EXIT_MISUSE;
-  if (q->seed && !cli_int(name, "--seed", q->seed, 0, INT64_MAX, &seed)) return EXIT_MISUSE;
+  if (!cli_int(name, "--steps", q->steps, 1, 1000000000, &j->n_steps)) return EXIT_MISUSE;
+  if (!cli_int(name, "--seed", q->seed, 0, INT64_MAX, &seed)) return EXIT_MISUSE;
   j->clock.seed = (uint64_t)seed;
   if ((code = read_config(j, &j->config))) return code;
   if ((code = read_ranks(j))) return code;
@@ -505,23 +501,23 @@ static int run(job *j) {
 
 int cli_sim(char **argv) {
   request q = {0};
-  const cli_option options[] = {{"--mix", &q.mix, NULL, NULL},
-                                {"--ranks", &q.ranks, NULL, NULL},
-                                {"--steps", &q.steps, NULL, NULL},
-                                {"--seed", &q.seed, NULL, NULL},
-                                {"--config", &q.config, NULL, NULL},
-                                {"--set", NULL, NULL, &q.set},
-                                {"--log-level", &q.log_level, NULL, NULL},
-                                {"--steps-file", &q.steps_file, NULL, NULL},
-                                {"--metrics-file", &q.metrics_file, NULL, NULL},
-                                {"--trace-file", &q.trace_file, NULL, NULL},
-                                {"--state-file", &q.state_file, NULL, NULL},
-                                {"--true-gamma", &q.true_gamma, NULL, NULL},
-                                {"--true-scale", &q.true_scale, NULL, NULL},
-                                {"--noise", &q.noise, NULL, NULL},
-                                {"--slow", NULL, NULL, &q.slow},
-                                {"--outlier", NULL, NULL, &q.outlier},
-                                {"--json", NULL, &q.json, NULL}};
+  const cli_option options[] = {{"--mix", .text = &q.mix},
+                                {"--ranks", .text = &q.ranks},
+                                {"--steps", .text = &q.steps},
+                                {"--seed", .text = &q.seed},
+                                {"--config", .text = &q.config},
+                                {"--set", .list = &q.set},
+                                {"--log-level", .text = &q.log_level},
+                                {"--steps-file", .text = &q.steps_file},
+                                {"--metrics-file", .text = &q.metrics_file},
+                                {"--trace-file", .text = &q.trace_file},
+                                {"--state-file", .text = &q.state_file},
+                                {"--true-gamma", .text = &q.true_gamma},
+                                {"--true-scale", .text = &q.true_scale},
+                                {"--noise", .text = &q.noise},
+                                {"--slow", .list = &q.slow},
+                                {"--outlier", .list = &q.outlier},
+                                {"--json", .flag = &q.json}};
   int code = cli_parse(name, help, argv, options, (int)(sizeof options / sizeof *options));
   if (code >= 0) return code;
   job *j = calloc(1, sizeof *j); /* large for a stack: a config has nine texts */

@@ -315,8 +315,7 @@ static int run_rank(train_session *s) {
 /* Start the ranks, once what is asked is known to make sense. One rank needs no launcher. */
 static int start_ranks(train_session *s, char **argv) {
   int64_t n_ranks = train_count_cores();
-  if (s->q->ranks && !cli_int(name, "--ranks", s->q->ranks, 1, TRAIN_MOST_RANKS, &n_ranks))
-    return EXIT_MISUSE;
+  if (!cli_int(name, "--ranks", s->q->ranks, 1, TRAIN_MOST_RANKS, &n_ranks)) return EXIT_MISUSE;
   if (n_ranks == 1 || (!s->q->ranks && !cli_can_launch())) return run_rank(s);
   int64_t n_cores = n_ranks;
   int code;
@@ -351,24 +350,24 @@ static void clear(train_session *s) {
 
 int cli_train(char **argv) {
   train_request q = {0};
-  const cli_option options[] = {{"--model", &q.model, NULL, NULL},
-                                {"--data", &q.data, NULL, NULL},
-                                {"--scale", &q.scale, NULL, NULL},
-                                {"--steps", &q.steps, NULL, NULL},
-                                {"--seed", &q.seed, NULL, NULL},
-                                {"--lr", &q.lr, NULL, NULL},
-                                {"--use-knapformer", NULL, &q.balance, NULL},
-                                {"--compare", NULL, &q.compare, NULL},
-                                {"--block", &q.block, NULL, NULL},
-                                {"--config", &q.config, NULL, NULL},
-                                {"--set", NULL, NULL, &q.set},
-                                {"--log-level", &q.log_level, NULL, NULL},
-                                {"--report", &q.report, NULL, NULL},
-                                {"--trace", &q.trace, NULL, NULL},
-                                {"--json", NULL, &q.json, NULL},
-                                {"--ranks", &q.ranks, NULL, NULL},
-                                {"--seconds", &q.seconds, NULL, NULL},
-                                {"--timeout", &q.timeout, NULL, NULL}};
+  const cli_option options[] = {{"--model", .text = &q.model},
+                                {"--data", .text = &q.data},
+                                {"--scale", .text = &q.scale},
+                                {"--steps", .text = &q.steps},
+                                {"--seed", .text = &q.seed},
+                                {"--lr", .text = &q.lr},
+                                {"--use-knapformer", .flag = &q.balance},
+                                {"--compare", .flag = &q.compare},
+                                {"--block", .text = &q.block},
+                                {"--config", .text = &q.config},
+                                {"--set", .list = &q.set},
+                                {"--log-level", .text = &q.log_level},
+                                {"--report", .text = &q.report},
+                                {"--trace", .text = &q.trace},
+                                {"--json", .flag = &q.json},
+                                {"--ranks", .text = &q.ranks},
+                                {"--seconds", .text = &q.seconds},
+                                {"--timeout", .text = &q.timeout}};
   int code = cli_parse(name, help, argv, options, (int)(sizeof options / sizeof *options));
   if (code >= 0) return code;
   train_session *s = calloc(1, sizeof *s); /* large for a stack: a config has nine texts */

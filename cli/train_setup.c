@@ -42,17 +42,13 @@ static int read_numbers(train_session *s) {
   s->n_steps = 20;
   s->block = 1;
   s->options.data.scale = 0; /* what another number of ranks made of it */
-  if (q->steps && !cli_int(name, "--steps", q->steps, 1, 1000000000, &s->n_steps))
-    return EXIT_MISUSE;
-  if (q->block && !cli_int(name, "--block", q->block, 1, 1000000, &s->block)) return EXIT_MISUSE;
-  if (q->seconds && !cli_real(name, "--seconds", q->seconds, 1, 1e9, &s->seconds))
-    return EXIT_MISUSE;
-  if (q->timeout && !cli_real(name, "--timeout", q->timeout, 0.1, 1e6, &s->timeout_s))
-    return EXIT_MISUSE;
-  if (q->seed && !cli_int(name, "--seed", q->seed, 0, INT64_MAX, &seed)) return EXIT_MISUSE;
-  if (q->lr && !cli_real(name, "--lr", q->lr, 1e-9, 10, &s->options.lr)) return EXIT_MISUSE;
-  if (q->scale && !cli_real(name, "--scale", q->scale, 1e-9, 1000, &s->options.data.scale))
-    return EXIT_MISUSE;
+  if (!cli_int(name, "--steps", q->steps, 1, 1000000000, &s->n_steps)) return EXIT_MISUSE;
+  if (!cli_int(name, "--block", q->block, 1, 1000000, &s->block)) return EXIT_MISUSE;
+  if (!cli_real(name, "--seconds", q->seconds, 1, 1e9, &s->seconds)) return EXIT_MISUSE;
+  if (!cli_real(name, "--timeout", q->timeout, 0.1, 1e6, &s->timeout_s)) return EXIT_MISUSE;
+  if (!cli_int(name, "--seed", q->seed, 0, INT64_MAX, &seed)) return EXIT_MISUSE;
+  if (!cli_real(name, "--lr", q->lr, 1e-9, 10, &s->options.lr)) return EXIT_MISUSE;
+  if (!cli_real(name, "--scale", q->scale, 1e-9, 1000, &s->options.data.scale)) return EXIT_MISUSE;
   if (q->compare && q->balance)
     return cli_fail(EXIT_MISUSE, name,
                     "found --use-knapformer and --compare, which runs both ways, expected one");
@@ -63,8 +59,7 @@ static int read_numbers(train_session *s) {
 /* Under a launcher the ranks are as many as it has started. */
 static int check_ranks(const train_session *s) {
   int64_t n_ranks = s->n_ranks;
-  if (s->q->ranks && !cli_int(name, "--ranks", s->q->ranks, 1, TRAIN_MOST_RANKS, &n_ranks))
-    return EXIT_MISUSE;
+  if (!cli_int(name, "--ranks", s->q->ranks, 1, TRAIN_MOST_RANKS, &n_ranks)) return EXIT_MISUSE;
   if (n_ranks == s->n_ranks) return 0;
   return cli_fail(EXIT_MISUSE, name, "--ranks: found \"%s\", expected the %" PRId32 " of the job",
                   s->q->ranks, s->n_ranks);
