@@ -12,6 +12,8 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include <jansson.h>
+
 #include <knapformer.h>
 
 enum { EXIT_FAILED = 1, EXIT_MISUSE = 2 };
@@ -82,6 +84,10 @@ int cli_check_files(const char *command, const cli_file *file, int n);
 /* Write a text that an option asked for into the file it named, over what is there. 0, or an exit code
 ** after saying why. */
 int cli_write_file(const char *command, const char *option, const char *path, const char *text);
+
+/* Show an object that json_pack has made, or NULL for want of memory, and free it. 0, or an exit code
+** after saying why. */
+int cli_print_json(const char *command, json_t *object, int digits);
 
 /* Close stdout and see that all of it was written: a full disk must not look like success. */
 int cli_close_stdout(const char *command);

@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <jansson.h>
-
 #include "bench.h"
 
 static const struct {
@@ -66,21 +64,17 @@ void bench_row_of_qsort(double *ours_us, double *sorts_us, int64_t rounds, bench
   out->ratio = sort_us > 0 ? out->median_us / sort_us : 1;
 }
 
-static int print_json(const char *command, const bench_row *rows, int n_rows,
-                      const bench_figure *figures, int n_figures) {
+static json_t *to_json(const bench_row *rows, int n_rows, const bench_figure *figures,
+                       int n_figures) {
   json_t *list = json_array();
   for (int i = 0; i < n_rows; i++)
     json_array_append_new(list, json_pack("{s:s,s:f,s:f,s:f,s:s}", "name", rows[i].name,
                                           "median_us", rows[i].median_us, "p99_us", rows[i].p99_us,
                                           "ratio", rows[i].ratio, "against", rows[i].against));
   json_t *object = json_pack("{s:o}", "rows", list);
-  if (!object) return cli_fail(EXIT_FAILED, command, "out of memory");
   for (int i = 0; i < n_figures; i++)
     json_object_set_new(object, figures[i].name, json_real(figures[i].value));
-  json_dumpf(object, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
-  putchar('\n');
-  json_decref(object);
-  return 0;
+  return object;
 }
 
 static void print_table(const bench_row *rows, int n_rows) {
@@ -95,13 +89,14 @@ static void print_table(const bench_row *rows, int n_rows) {
 
 int bench_show_figures(const char *command, const bench_row *rows, int n_rows,
                        const bench_figure *figures, int n_figures, bool json) {
-  int code;
-  if (json && (code = print_json(command, rows, n_rows, figures, n_figures))) return code;
-  if (!json) {
+  int code = 0;
+  if (json) {
+    code = cli_print_json(command, to_json(rows, n_rows, figures, n_figures), 6);
+  } else {
     print_table(rows, n_rows);
     for (int i = 0; i < n_figures; i++) printf("%s %.4f\n", figures[i].name, figures[i].value);
   }
-  return cli_close_stdout(command);
+  return code ? code : cli_close_stdout(command);
 }
 
 int bench_show(const char *command, const bench_row *rows, int n_rows, bool json) {

@@ -13,8 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <jansson.h>
-
 #include "cmd_bucket.h"
 
 static const char name[] = "bucket";
@@ -452,16 +450,6 @@ static json_t *to_json(const bucket_result *r) {
                    "fitted_p", r->fitted_p, "rules", all, "buckets", list);
 }
 
-static int print_json(const bucket_result *r) {
-  json_t *object = to_json(r);
-  char *text = json_dumps(object, JSON_INDENT(1) | JSON_REAL_PRECISION(15));
-  json_decref(object);
-  if (!text) return cli_fail(EXIT_FAILED, name, "out of memory, or a figure is not finite");
-  puts(text);
-  free(text);
-  return 0;
-}
-
 static int write_svg(const char *path, const bucket_result *r) {
   char title[200], *text;
   kf_bucket_panel panel[N_RULES];
@@ -521,7 +509,7 @@ int cli_bucket(char **argv) {
   if ((code = run(&j))) goto done;
   if (q.svg && (code = write_svg(q.svg, &j.result))) goto done;
   if (q.json)
-    code = print_json(&j.result);
+    code = cli_print_json(name, to_json(&j.result), 15);
   else
     bucket_view(&j.result);
   if (!code) code = cli_close_stdout(name);

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <jansson.h>
-
 #include "cli.h"
 
 static const char name[] = "fit";
@@ -120,16 +118,6 @@ static json_t *to_json(const job *j) {
   return object;
 }
 
-static int print_json(const job *j) {
-  json_t *object = to_json(j);
-  char *text = json_dumps(object, JSON_INDENT(1) | JSON_REAL_PRECISION(15));
-  json_decref(object);
-  if (!text) return cli_fail(EXIT_FAILED, name, "out of memory, or a figure is not finite");
-  puts(text);
-  free(text);
-  return 0;
-}
-
 /* Four digits, in the unit that suits: a token squared takes nanoseconds, or less. */
 static const char *seconds(double s, char out[32]) {
   static const char *const units[] = {"s", "ms", "us", "ns", "ps"};
@@ -198,7 +186,7 @@ int cli_fit(char **argv) {
   if (q.output && (code = write_cost(&q, &j))) goto done;
   if (q.svg && (code = write_svg(&q, &j))) goto done;
   if (q.json)
-    code = print_json(&j);
+    code = cli_print_json(name, to_json(&j), 15);
   else
     print_table(&q, &j);
   if (!code) code = cli_close_stdout(name);

@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <jansson.h>
-
 #include "cli.h"
 
 static const char name[] = "sim";
@@ -377,16 +375,6 @@ static json_t *to_json(const job *j) {
                    "drifts", j->drift_list, "hash", hash);
 }
 
-static int print_json(const job *j) {
-  json_t *object = to_json(j);
-  char *text = json_dumps(object, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
-  json_decref(object);
-  if (!text) return cli_fail(EXIT_FAILED, name, "out of memory, or a figure is not finite");
-  puts(text);
-  free(text);
-  return 0;
-}
-
 /* ------------------------------------------------------------------------ the steps */
 
 static kf_status plan_step(job *j, const kf_batch *batch, const kf_plan **plan) {
@@ -495,7 +483,7 @@ static int run(job *j) {
   if ((code = show_last(j)) || j->rank > 0) return code;
   if ((code = cli_end_files(name, j->outputs, j->scheduler, j->config.state_file))) return code;
   if (j->table) print_summary(j);
-  if (j->q->json) code = print_json(j);
+  if (j->q->json) code = cli_print_json(name, to_json(j), 9);
   return code ? code : cli_close_stdout(name);
 }
 

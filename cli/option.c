@@ -44,6 +44,15 @@ int cli_close_stdout(const char *command) {
   return 0;
 }
 
+int cli_print_json(const char *command, json_t *object, int digits) {
+  char *text = json_dumps(object, JSON_INDENT(1) | JSON_REAL_PRECISION((size_t)digits));
+  json_decref(object);
+  if (!text) return cli_fail(EXIT_FAILED, command, "out of memory, or a figure is not finite");
+  puts(text);
+  free(text);
+  return 0;
+}
+
 double cli_now_us(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);

@@ -15,8 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <jansson.h>
-
 #include "cmd_train.h"
 
 static const char name[] = "train";
@@ -253,10 +251,5 @@ int train_print_json(const train_session *s) {
     "p95", 1e3 * t.p95_s, "max_over_mean", t.max_over_mean, "idle_variance", t.idle_variance,
     "model", s->config.model, "scale", s->options.data.scale, "loss", loss);
   if (object && both(s)) json_object_set_new(object, "compare", comparison_to_json(s));
-  char *text = object ? json_dumps(object, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
-  json_decref(object);
-  if (!text) return cli_fail(EXIT_FAILED, name, "out of memory, or a figure is not finite");
-  puts(text);
-  free(text);
-  return 0;
+  return cli_print_json(name, object, 9);
 }
