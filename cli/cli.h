@@ -71,6 +71,9 @@ int cli_fail_status(kf_status status, const char *command, const char *option);
 int cli_read_file(const char *command, const char *option, const char *path, char **out,
                   size_t *n_bytes);
 
+/* How that file is called in messages and tables. */
+const char *cli_file_name(const char *path);
+
 /* What an option named, and which: a file. */
 typedef struct cli_file {
   const char *option, *path; /* path NULL: not given */

@@ -99,13 +99,8 @@ typedef struct job {
 
 /* --------------------------------------------------------------------------- the samples */
 
-/* How a file is called in messages. */
-static const char *file_name(const char *path) {
-  return strcmp(path, "-") == 0 ? "standard input" : path;
-}
-
 static const char *data_of(const request *q) {
-  return q->mix ? q->mix : q->lens ? file_name(q->lens) : "shapes";
+  return q->mix ? q->mix : q->lens ? cli_file_name(q->lens) : "shapes";
 }
 
 static int read_lens(const request *q, job *j) {
@@ -199,7 +194,7 @@ static int read_fit(const request *q, job *j) {
   size_t n_bytes = 0;
   int length, code = cli_read_file(name, "--fit", q->fit, &text, &n_bytes);
   if (code) return code;
-  const char *line = first_line(text, n_bytes, &length), *file = file_name(q->fit);
+  const char *line = first_line(text, n_bytes, &length), *file = cli_file_name(q->fit);
   if (length >= 5 && strncmp(line, "cost:", 5) == 0) {
     kf_status status = kf_fit_load(file, text, n_bytes, &j->options.bucket.cost);
     if (status) code = cli_fail_status(status, name, "--fit");
@@ -221,7 +216,7 @@ static int make_cost(const request *q, job *j) {
   bucket_result *r = &j->result;
   r->gamma = q->gamma > 0 ? q->gamma : KF_DEFAULT_GAMMA;
   r->model = q->model;
-  r->fit = q->fit ? file_name(q->fit) : NULL;
+  r->fit = q->fit ? cli_file_name(q->fit) : NULL;
   if (q->gamma > 0 && q->fit)
     return cli_fail(EXIT_MISUSE, name, "found both --gamma and --fit, expected one of them");
   if ((status = kf_model_parse(r->model, &j->model)))
@@ -320,7 +315,7 @@ static int read_power(const request *q, job *j) {
   if (!j->has_rows) return 0;
   if (j->rows_p < 0.5 || j->rows_p > 3)
     return cli_fail(EXIT_MISUSE, name, "--p: the rows of %s fit %.2f, expected 0.5 to 3",
-                    file_name(q->fit), j->rows_p);
+                    cli_file_name(q->fit), j->rows_p);
   b->power = KF_POWER_GIVEN;
   b->p = j->rows_p;
   return 0;

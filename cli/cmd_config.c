@@ -29,11 +29,6 @@ typedef struct request {
   bool print, print_default;
 } request;
 
-/* The file's own name in messages. */
-static const char *file_of(const request *q) {
-  return strcmp(q->check, "-") == 0 ? "standard input" : q->check;
-}
-
 /* A cost that training could not load is better found here. */
 static int check_cost_file(const kf_config *config) {
   kf_config alone = {0}; /* which fits any ranks */
@@ -64,11 +59,11 @@ static int find_ranks(const request *q, cli_ranks *ranks) {
   return 0;
 }
 
-static void print_verdict(const request *q, const cli_ranks *ranks) {
+static void print_verdict(const char *file, const cli_ranks *ranks) {
   if (ranks->n_ranks == 0)
-    printf("%s is good; --ranks N also sees that it fits N ranks\n", file_of(q));
+    printf("%s is good; --ranks N also sees that it fits N ranks\n", file);
   else
-    printf("%s is good for %" PRId32 " rank%s%s%s\n", file_of(q), ranks->n_ranks,
+    printf("%s is good for %" PRId32 " rank%s%s%s\n", file, ranks->n_ranks,
            ranks->n_ranks > 1 ? "s" : "", ranks->launcher ? ", as started by " : "",
            ranks->launcher ? ranks->launcher : "");
 }
@@ -94,11 +89,11 @@ int cli_config(char **argv) {
   const cli_configuration asked = {"--check", q.check, &q.set, NULL, 0, false};
   if ((code = cli_configure(name, &asked, &config))) return code;
   kf_status status = q.check ? kf_config_check(&config, ranks.n_ranks) : KF_OK;
-  if (status) return cli_fail_status(status, name, file_of(&q));
+  if (status) return cli_fail_status(status, name, cli_file_name(q.check));
   if (q.check && (code = check_cost_file(&config))) return code;
   if (ranks.rank > 0) return 0; /* one speaks for all */
   if (!q.print && !q.print_default)
-    print_verdict(&q, &ranks);
+    print_verdict(cli_file_name(q.check), &ranks);
   else if ((code = print_text(&config)))
     return code;
   return cli_close_stdout(name);

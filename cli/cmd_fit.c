@@ -40,11 +40,6 @@ typedef struct job {
   double gamma;
 } job;
 
-/* The name of the rows, for people. */
-static const char *data_of(const request *q) {
-  return strcmp(q->file, "-") == 0 ? "standard input" : q->file;
-}
-
 /* ------------------------------------------------------------------------------ the fit */
 
 static int read_rows(const request *q, job *j) {
@@ -56,7 +51,7 @@ static int read_rows(const request *q, job *j) {
   if (status) return cli_fail_status(status, name, "--model");
   int code = cli_read_file(name, NULL, q->file, &text, &n_bytes);
   if (code) return code;
-  status = kf_fit_parse(data_of(q), text, n_bytes, &j->row, &j->n_rows);
+  status = kf_fit_parse(cli_file_name(q->file), text, n_bytes, &j->row, &j->n_rows);
   free(text);
   return status ? cli_fail_status(status, name, NULL) : 0;
 }
@@ -69,7 +64,7 @@ static int fit_rows(const request *q, job *j) {
   j->outlier = malloc((size_t)j->n_rows);
   if (!j->slowness || !j->outlier) return cli_fail(EXIT_FAILED, name, "out of memory");
   kf_status status = kf_fit_rows(j->row, j->n_rows, j->slowness, j->outlier, &j->fit);
-  if (status) return cli_fail_status(status, name, data_of(q));
+  if (status) return cli_fail_status(status, name, cli_file_name(q->file));
   j->gamma = kf_fit_gamma(&j->fit, &j->model);
   return 0;
 }
@@ -97,7 +92,8 @@ static int write_svg(const request *q, const job *j) {
     even[i] = j->row[i];
     even[i].seconds /= j->slowness[even[i].rank];
   }
-  kf_status status = kf_svg_fit(even, j->n_rows, j->outlier, &j->fit, data_of(q), &text);
+  kf_status status =
+    kf_svg_fit(even, j->n_rows, j->outlier, &j->fit, cli_file_name(q->file), &text);
   free(even);
   return status ? cli_fail_status(status, name, "--svg") : save("--svg", q->svg, text);
 }
@@ -150,8 +146,9 @@ static void print_table(const request *q, const job *j) {
     if (j->row[i].len < shortest) shortest = j->row[i].len;
     if (j->row[i].len > longest) longest = j->row[i].len;
   }
-  printf("%s: %" PRId64 " rows, %" PRId64 " outlier%s, lengths %" PRId64 " to %" PRId64, data_of(q),
-         f->n_rows, f->n_outliers, f->n_outliers == 1 ? "" : "s", shortest, longest);
+  printf("%s: %" PRId64 " rows, %" PRId64 " outlier%s, lengths %" PRId64 " to %" PRId64,
+         cli_file_name(q->file), f->n_rows, f->n_outliers, f->n_outliers == 1 ? "" : "s", shortest,
+         longest);
   if (f->n_ranks > 1) printf(", %" PRId32 " ranks", f->n_ranks);
   printf("\n\n  linear         %11s   a token\n", seconds(f->linear_s, text));
   printf("  quadratic      %11s   a token squared\n", seconds(f->quadratic_s, text));

@@ -76,10 +76,7 @@ typedef struct job {
 } job;
 
 /* The name of what is planned, for people. */
-static const char *data_of(const request *q) {
-  if (q->mix) return q->mix;
-  return strcmp(q->lens, "-") == 0 ? "standard input" : q->lens;
-}
+static const char *data_of(const request *q) { return q->mix ? q->mix : cli_file_name(q->lens); }
 
 /* ------------------------------------------------------------------ texts to structs */
 

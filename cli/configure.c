@@ -8,15 +8,14 @@
 int cli_configure(const char *command, const cli_configuration *q, kf_config *config) {
   kf_status status = KF_OK;
   if (q->file) {
-    bool standard = strcmp(q->file, "-") == 0;
     char *text = NULL;
     size_t n_bytes = 0;
-    if (standard && q->on_ranks)
+    if (q->on_ranks && strcmp(q->file, "-") == 0)
       return cli_fail(EXIT_MISUSE, command,
                       "%s: found \"-\", which reaches rank 0 only, expected a file", q->option);
     int code = cli_read_file(command, q->option, q->file, &text, &n_bytes);
     if (code) return code;
-    status = kf_config_parse(standard ? "standard input" : q->file, text, n_bytes, config);
+    status = kf_config_parse(cli_file_name(q->file), text, n_bytes, config);
     free(text);
   }
   for (int i = 0; !status && i < q->set->n; i++) status = kf_config_set(q->set->value[i], config);

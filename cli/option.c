@@ -67,6 +67,10 @@ int cli_read_file(const char *command, const char *option, const char *path, cha
   return status ? cli_fail_status(status, command, option) : 0;
 }
 
+const char *cli_file_name(const char *path) {
+  return strcmp(path, "-") == 0 ? "standard input" : path;
+}
+
 /* The folder that a path is in, as stat() knows it. */
 static bool stat_folder(const char *path, const char **base, struct stat *out) {
   char folder[4096];
