@@ -84,9 +84,9 @@ typedef struct cli_file {
 ** after saying so. */
 int cli_check_files(const char *command, const cli_file *file, int n);
 
-/* Write a text that an option asked for into the file it named, over what is there. 0, or an exit code
-** after saying why. */
-int cli_write_file(const char *command, const char *option, const char *path, const char *text);
+/* Write a text that an option asked for into the file it named, over what is there, and free it. 0, or
+** an exit code after saying why. */
+int cli_write_file(const char *command, const char *option, const char *path, char *text);
 
 /* Show an object that json_pack has made, or NULL for want of memory, and free it. 0, or an exit code
 ** after saying why. */

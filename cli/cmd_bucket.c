@@ -459,10 +459,8 @@ static int write_svg(const char *path, const bucket_result *r) {
   snprintf(title, sizeof title, "%.*s%s, %" PRId32 " ranks, mode %s", shown, data,
            shown < n ? "..." : "", r->n_ranks, r->mode);
   kf_status status = kf_svg_buckets(panel, N_RULES, title, &text);
-  if (status) return cli_fail_status(status, name, "--svg");
-  int code = cli_write_file(name, "--svg", path, text);
-  free(text);
-  return code;
+  return status ? cli_fail_status(status, name, "--svg")
+                : cli_write_file(name, "--svg", path, text);
 }
 
 int cli_bucket(char **argv) {

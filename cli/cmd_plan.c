@@ -258,10 +258,8 @@ static int write_svg(const request *q, const job *j) {
   char title[200], *text;
   snprintf(title, sizeof title, "%.60s, bags %.60s", data_of(q), q->bags);
   kf_status status = kf_svg_plan(j->plan, title, &text);
-  if (status) return cli_fail_status(status, name, "--svg");
-  int code = cli_write_file(name, "--svg", q->svg, text);
-  free(text);
-  return code;
+  return status ? cli_fail_status(status, name, "--svg")
+                : cli_write_file(name, "--svg", q->svg, text);
 }
 
 int cli_plan(char **argv) {

@@ -113,16 +113,16 @@ int cli_check_files(const char *command, const cli_file *file, int n) {
   return 0;
 }
 
-int cli_write_file(const char *command, const char *option, const char *path, const char *text) {
+int cli_write_file(const char *command, const char *option, const char *path, char *text) {
   FILE *file = fopen(path, "wb");
-  bool good = file != NULL;
-  if (good) {
-    good = fputs(text, file) >= 0;
-    good = fclose(file) == 0 && good; /* a full disk shows here at the latest */
-  }
-  return good ? 0
-              : cli_fail(EXIT_FAILED, command, "%s: cannot write \"%s\": %s", option, path,
-                         strerror(errno));
+  bool good = file && fputs(text, file) >= 0;
+  int code = 0;
+  if (file) good = fclose(file) == 0 && good; /* a full disk shows here at the latest */
+  if (!good)
+    code =
+      cli_fail(EXIT_FAILED, command, "%s: cannot write \"%s\": %s", option, path, strerror(errno));
+  free(text);
+  return code;
 }
 
 /* ------------------------------------------------------------------------ options */
