@@ -325,10 +325,8 @@ int bench_adaln(char **argv) {
   if (code >= 0) return code;
   if (!bench_isa(name, isa, &b.isa) || !read_dtype(&b, dtype)) return EXIT_MISUSE;
   code = open_bench(&b);
-  if (!code) {
-    kf_status status = time_all(&b);
-    code = status ? cli_fail_status(status, name, NULL) : show(&b, json);
-  }
+  if (!code) code = cli_exit_code(time_all(&b), name, NULL);
+  if (!code) code = show(&b, json);
   close_bench(&b);
   return code;
 }

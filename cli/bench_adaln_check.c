@@ -72,7 +72,7 @@ static int check_bits(const char *command, const kf_adaln *wanted) {
     memcpy(bits + at, outputs[i].data, outputs[i].n_bytes);
   a.isa = KF_ISA_PORTABLE;
   if (!status) status = both_ways(&a, outputs, n, 0);
-  if (status) code = cli_fail_status(status, command, NULL);
+  if (status) code = cli_exit_code(status, command, NULL);
   at = 0;
   for (int i = 0; i < n && !code; at += outputs[i++].n_bytes)
     if (memcmp(bits + at, outputs[i].data, outputs[i].n_bytes) != 0)

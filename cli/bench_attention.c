@@ -64,11 +64,11 @@ static int check(const kf_attention *full, float *scratch) {
   kf_status status;
   int64_t n = (int64_t)CHECK_ROWS * HEAD_DIM;
   a.segment = &segment;
-  if ((status = both_ways(&a))) return cli_fail_status(status, name, NULL);
+  if ((status = both_ways(&a))) return cli_exit_code(status, name, NULL);
   for (int64_t i = 0; i < 4; i++)
     memcpy(scratch + i * n, a.o + i * n_floats, (size_t)n * sizeof *scratch);
   a.isa = KF_ISA_PORTABLE;
-  if ((status = both_ways(&a))) return cli_fail_status(status, name, NULL);
+  if ((status = both_ways(&a))) return cli_exit_code(status, name, NULL);
   for (int64_t i = 0; i < 4; i++) {
     const float *want = a.o + i * n_floats, *got = scratch + i * n;
     double worst = 0, most = 0;
@@ -121,7 +121,6 @@ static kf_status time_all(const kf_attention *a, float *matrices, int64_t rounds
 static int run(kf_isa isa, int64_t rounds, bench_row *rows) {
   const kf_segment segment = {.rows = ROWS, .heads = HEADS};
   kf_attention a = {.n_segments = 1, .segment = &segment, .head_dim = HEAD_DIM, .isa = isa};
-  kf_status status;
   int code;
   a.workspace_bytes = (kf_attention_workspace(&a) + 63) / 64 * 64;
   int64_t n_lse = (int64_t)ROWS * HEADS, n_matrices = 3 * GEMM * GEMM;
@@ -138,7 +137,7 @@ static int run(kf_isa isa, int64_t rounds, bench_row *rows) {
   place(&a, tensors);
   if ((code = check(&a, matrices))) goto done; /* the product's room serves as scratch */
   bench_randomise(matrices, n_matrices, 2);
-  if ((status = time_all(&a, matrices, rounds, rows))) code = cli_fail_status(status, name, NULL);
+  code = cli_exit_code(time_all(&a, matrices, rounds, rows), name, NULL);
 
 done:
   free(a.workspace);

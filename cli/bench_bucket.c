@@ -189,7 +189,7 @@ done:
   free(seen);
   free(len);
   if (wrong) return cli_fail(EXIT_FAILED, name, "%s: %s", out->name, wrong);
-  return status ? cli_fail_status(status, name, out->name) : 0;
+  return cli_exit_code(status, name, out->name);
 }
 
 /* -------------------------------------------------------------------------- the command */

@@ -126,7 +126,7 @@ static int run_instance(const instance *in, int64_t rounds, bench_row *out) {
   out->name = in->name;
 
 done:
-  if (status) code = cli_fail_status(status, name, in->name);
+  if (status) code = cli_exit_code(status, name, in->name);
   kf_planner_free(planner);
   free(values);
   free(batch);

@@ -325,7 +325,7 @@ static int measure(const char *only, int64_t rounds, bool json) {
   kf_comm *world = NULL;
   kf_status status = kf_comm_mpi_create(NULL, &world);
   int n_rows = 0, code = 0;
-  if (status) return cli_fail_status(status, name, NULL);
+  if (status) return cli_exit_code(status, name, NULL);
   int32_t rank = kf_comm_rank(world), n_ranks = kf_comm_size(world);
   if (n_ranks % 2 != 0) {
     if (rank == 0)

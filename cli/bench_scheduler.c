@@ -117,7 +117,7 @@ done:
   kf_batch_free(batch);
   if (status == KF_EPLAN)
     return cli_fail(EXIT_FAILED, name, "the scheduler's plan is not the planner's");
-  return status ? cli_fail_status(status, name, NULL) : 0;
+  return cli_exit_code(status, name, NULL);
 }
 
 /* ---------------------------------------------------------------------- prediction */
@@ -272,7 +272,7 @@ static int prediction(int64_t steps, bench_row *row, bench_figure figures[2]) {
 done:
   kf_scheduler_free(scheduler);
   work_free(&w);
-  return status ? cli_fail_status(status, name, NULL) : 0;
+  return cli_exit_code(status, name, NULL);
 }
 
 int bench_scheduler(char **argv) {

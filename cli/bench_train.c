@@ -110,13 +110,12 @@ static int check(kf_isa isa) {
   const kf_model model = {96, 2, 3};
   problem p[2];
   kf_status status = KF_OK;
-  int code = 0;
   memset(p, 0, sizeof p);
   for (int i = 0; i < 2 && !status; i++) {
     status = problem_make(&model, i ? KF_ISA_PORTABLE : isa, CHECK_ROWS, &p[i]);
     if (!status) status = differentiate(&p[i]);
   }
-  if (status) code = cli_fail_status(status, name, NULL);
+  int code = cli_exit_code(status, name, NULL);
   for (int id = 0; id < TRAIN_N_TENSORS && !code; id++) {
     const train_tensor *t = &p[0].params.tensor[id];
     double worst = 0, most = 0;
@@ -175,7 +174,7 @@ static int run(kf_isa isa, int64_t rounds, bench_row *row) {
       status = time_all(&p, matrices, rounds, row);
     }
   }
-  if (status) code = cli_fail_status(status, name, NULL);
+  if (status) code = cli_exit_code(status, name, NULL);
   problem_free(&p);
   free(matrices);
   return code;

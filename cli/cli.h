@@ -63,8 +63,9 @@ __attribute__((format(printf, 3, 4)))
 int
 cli_fail(int code, const char *command, const char *format, ...);
 
-/* The same for a failed call of the library; `option` is what the user gave, or NULL. */
-int cli_fail_status(kf_status status, const char *command, const char *option);
+/* 0 if a call of the library succeeded; else an exit code, after saying what failed. `option` is what
+** the user gave, or NULL. */
+int cli_exit_code(kf_status status, const char *command, const char *option);
 
 /* The whole of a file, or of standard input if `path` is "-"; free() *out. 0, or an exit code after
 ** saying why; `option` is what the user gave it by, or NULL. */

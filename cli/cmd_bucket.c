@@ -114,14 +114,14 @@ static int read_lens(const request *q, job *j) {
     q->lens ? kf_lens_parse(data_of(q), text, n_bytes, &j->len, &r->n_samples)
             : kf_lens_parse("list", q->shapes, strlen(q->shapes), &j->len, &r->n_samples);
   free(text);
-  return status ? cli_fail_status(status, name, option) : 0;
+  return cli_exit_code(status, name, option);
 }
 
 static int read_mix(const request *q, job *j) {
   bucket_result *r = &j->result;
   kf_batch *batch;
   kf_status status = kf_mix_create(q->mix, r->n_ranks, r->seed, &batch);
-  if (status) return cli_fail_status(status, name, "--mix");
+  if (status) return cli_exit_code(status, name, "--mix");
   size_t n_bytes = (size_t)batch->n_seqs * sizeof *j->len;
   r->n_ranks = batch->n_ranks;
   r->n_samples = batch->n_seqs;
@@ -196,11 +196,9 @@ static int read_fit(const request *q, job *j) {
   if (code) return code;
   const char *line = first_line(text, n_bytes, &length), *file = cli_file_name(q->fit);
   if (length >= 5 && strncmp(line, "cost:", 5) == 0) {
-    kf_status status = kf_fit_load(file, text, n_bytes, &j->options.bucket.cost);
-    if (status) code = cli_fail_status(status, name, "--fit");
+    code = cli_exit_code(kf_fit_load(file, text, n_bytes, &j->options.bucket.cost), name, "--fit");
   } else if (length > 0 && memchr(line, ',', (size_t)length)) {
-    kf_status status = fit_rows(file, text, n_bytes, j);
-    if (status) code = cli_fail_status(status, name, "--fit");
+    code = cli_exit_code(fit_rows(file, text, n_bytes, j), name, "--fit");
   } else
     code = cli_fail(EXIT_MISUSE, name,
                     "--fit: \"%s\" has neither the cost that \"knapformer fit -o\" saves nor rows "
@@ -219,14 +217,13 @@ static int make_cost(const request *q, job *j) {
   r->fit = q->fit ? cli_file_name(q->fit) : NULL;
   if (q->gamma > 0 && q->fit)
     return cli_fail(EXIT_MISUSE, name, "found both --gamma and --fit, expected one of them");
-  if ((status = kf_model_parse(r->model, &j->model)))
-    return cli_fail_status(status, name, "--model");
+  if ((status = kf_model_parse(r->model, &j->model))) return cli_exit_code(status, name, "--model");
   if (!*q->cluster)
     return cli_fail(EXIT_MISUSE, name, "--cluster: found \"\", expected a name or a text");
   if ((status = kf_cluster_parse(q->cluster, r->n_ranks, &cluster)))
-    return cli_fail_status(status, name, "--cluster");
+    return cli_exit_code(status, name, "--cluster");
   if ((status = kf_cost_static(&j->model, &cluster, r->gamma, &j->options.bucket.cost)))
-    return cli_fail_status(status, name, NULL);
+    return cli_exit_code(status, name, NULL);
   return q->fit ? read_fit(q, j) : 0;
 }
 
@@ -281,7 +278,7 @@ static int read_memory(const request *q, job *j) {
                     "found both --token-bytes and --recompute, expected one of them");
   if (!read_bytes("--mem-bytes", q->mem_bytes, 1, &limit_bytes)) return EXIT_MISUSE;
   if ((status = kf_activations_static(&j->model, 2, q->recompute, &activations)))
-    return cli_fail_status(status, name, "--model");
+    return cli_exit_code(status, name, "--model");
   if (q->token_bytes && !read_bytes("--token-bytes", q->token_bytes, 1, &activations.token_bytes))
     return EXIT_MISUSE;
   if (q->fixed_bytes && !read_bytes("--fixed-bytes", q->fixed_bytes, 0, &activations.fixed_bytes))
@@ -289,7 +286,7 @@ static int read_memory(const request *q, job *j) {
   j->result.token_bytes = activations.token_bytes;
   j->result.token_bytes_of = q->token_bytes ? NULL : j->result.model;
   status = kf_activations_tokens(&activations, limit_bytes, &j->options.bucket.mem_tokens);
-  return status ? cli_fail_status(status, name, "--mem-bytes") : 0;
+  return cli_exit_code(status, name, "--mem-bytes");
 }
 
 static int read_compute(const request *q, job *j) {
@@ -394,7 +391,7 @@ static int run(job *j) {
     status = run_rule(j, rule);
     n_steps += j->result.epoch[rule].n_steps;
   }
-  if (status) return cli_fail_status(status, name, NULL);
+  if (status) return cli_exit_code(status, name, NULL);
   if (n_steps == 0)
     return cli_fail(EXIT_FAILED, name,
                     "%" PRId64 " sample%s: no rule makes a step of %" PRId32 " ranks, expected a "
@@ -459,8 +456,7 @@ static int write_svg(const char *path, const bucket_result *r) {
   snprintf(title, sizeof title, "%.*s%s, %" PRId32 " ranks, mode %s", shown, data,
            shown < n ? "..." : "", r->n_ranks, r->mode);
   kf_status status = kf_svg_buckets(panel, N_RULES, title, &text);
-  return status ? cli_fail_status(status, name, "--svg")
-                : cli_write_file(name, "--svg", path, text);
+  return status ? cli_exit_code(status, name, "--svg") : cli_write_file(name, "--svg", path, text);
 }
 
 int cli_bucket(char **argv) {

@@ -36,13 +36,13 @@ static int check_cost_file(const kf_config *config) {
   strcpy(alone.cost_file, config->cost_file);
   kf_status status = kf_config_resolve(&alone, 1, &meaning);
   kf_scheduler_options_free(meaning);
-  return status ? cli_fail_status(status, name, NULL) : 0;
+  return cli_exit_code(status, name, NULL);
 }
 
 static int print_text(const kf_config *config) {
   char *text = NULL;
   kf_status status = kf_config_text(config, &text);
-  if (status) return cli_fail_status(status, name, NULL);
+  if (status) return cli_exit_code(status, name, NULL);
   fputs(text, stdout);
   free(text);
   return 0;
@@ -89,7 +89,7 @@ int cli_config(char **argv) {
   const cli_configuration asked = {"--check", q.check, &q.set, NULL, 0, false};
   if ((code = cli_configure(name, &asked, &config))) return code;
   kf_status status = q.check ? kf_config_check(&config, ranks.n_ranks) : KF_OK;
-  if (status) return cli_fail_status(status, name, cli_file_name(q.check));
+  if (status) return cli_exit_code(status, name, cli_file_name(q.check));
   if (q.check && (code = check_cost_file(&config))) return code;
   if (ranks.rank > 0) return 0; /* one speaks for all */
   if (!q.print && !q.print_default)

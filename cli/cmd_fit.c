@@ -48,12 +48,12 @@ static int read_rows(const request *q, job *j) {
   if (!q->file)
     return cli_fail(EXIT_MISUSE, name, "found no file, expected FILE.csv or - (standard input)");
   kf_status status = kf_model_parse(q->model ? q->model : KF_DEFAULT_MODEL, &j->model);
-  if (status) return cli_fail_status(status, name, "--model");
+  if (status) return cli_exit_code(status, name, "--model");
   int code = cli_read_file(name, NULL, q->file, &text, &n_bytes);
   if (code) return code;
   status = kf_fit_parse(cli_file_name(q->file), text, n_bytes, &j->row, &j->n_rows);
   free(text);
-  return status ? cli_fail_status(status, name, NULL) : 0;
+  return cli_exit_code(status, name, NULL);
 }
 
 static int fit_rows(const request *q, job *j) {
@@ -64,7 +64,7 @@ static int fit_rows(const request *q, job *j) {
   j->outlier = malloc((size_t)j->n_rows);
   if (!j->slowness || !j->outlier) return cli_fail(EXIT_FAILED, name, "out of memory");
   kf_status status = kf_fit_rows(j->row, j->n_rows, j->slowness, j->outlier, &j->fit);
-  if (status) return cli_fail_status(status, name, cli_file_name(q->file));
+  if (status) return cli_exit_code(status, name, cli_file_name(q->file));
   j->gamma = kf_fit_gamma(&j->fit, &j->model);
   return 0;
 }
@@ -74,13 +74,13 @@ static int fit_rows(const request *q, job *j) {
 static int save(const char *option, const char *path, char *text) {
   kf_status status = kf_file_replace(path, text, strlen(text));
   free(text);
-  return status ? cli_fail_status(status, name, option) : 0;
+  return cli_exit_code(status, name, option);
 }
 
 static int write_cost(const request *q, const job *j) {
   char *text;
   kf_status status = kf_fit_text(&j->fit, &text);
-  return status ? cli_fail_status(status, name, "-o") : save("-o", q->output, text);
+  return status ? cli_exit_code(status, name, "-o") : save("-o", q->output, text);
 }
 
 /* Drawn as if all ranks were as fast as the median rank. */
@@ -95,7 +95,7 @@ static int write_svg(const request *q, const job *j) {
   kf_status status =
     kf_svg_fit(even, j->n_rows, j->outlier, &j->fit, cli_file_name(q->file), &text);
   free(even);
-  return status ? cli_fail_status(status, name, "--svg") : save("--svg", q->svg, text);
+  return status ? cli_exit_code(status, name, "--svg") : save("--svg", q->svg, text);
 }
 
 static json_t *to_json(const job *j) {

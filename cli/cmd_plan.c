@@ -87,7 +87,7 @@ static int read_lens(const request *q, job *j) {
   if (code) return code;
   kf_status status = kf_batch_parse(data_of(q), text, n_bytes, &j->batch);
   free(text);
-  if (status) return cli_fail_status(status, name, "--lens");
+  if (status) return cli_exit_code(status, name, "--lens");
   if (q->ranks && q->ranks != j->batch->n_ranks)
     return cli_fail(EXIT_MISUSE, name,
                     "--ranks: found \"%" PRId64 "\", expected %" PRId32
@@ -102,20 +102,20 @@ static int make_batch(const request *q, job *j) {
                     q->mix ? "both --mix and" : "neither --mix nor");
   if (q->lens) return read_lens(q, j);
   kf_status status = kf_mix_create(q->mix, (int32_t)q->ranks, (uint64_t)q->seed, &j->batch);
-  return status ? cli_fail_status(status, name, "--mix") : 0;
+  return cli_exit_code(status, name, "--mix");
 }
 
 static int make_cost(const request *q, job *j) {
   kf_model model;
   kf_cluster cluster;
   kf_status status;
-  if ((status = kf_model_parse(q->model, &model))) return cli_fail_status(status, name, "--model");
+  if ((status = kf_model_parse(q->model, &model))) return cli_exit_code(status, name, "--model");
   if (q->cluster && !*q->cluster)
     return cli_fail(EXIT_MISUSE, name, "--cluster: found \"\", expected a name or a text");
   if ((status = kf_cluster_parse(q->cluster, j->batch->n_ranks, &cluster)))
-    return cli_fail_status(status, name, "--cluster");
+    return cli_exit_code(status, name, "--cluster");
   status = kf_cost_static(&model, &cluster, q->gamma, &j->options.cost);
-  return status ? cli_fail_status(status, name, NULL) : 0;
+  return cli_exit_code(status, name, NULL);
 }
 
 /* "1,1,0.5": exactly one for every rank. */
@@ -162,7 +162,7 @@ static int set_mem_tokens(int64_t cap, job *j) {
 static int make_limits(const request *q, job *j) {
   int code;
   kf_status status = kf_bags_parse(q->bags, j->batch->n_ranks, &j->bags);
-  if (status) return cli_fail_status(status, name, "--bags");
+  if (status) return cli_exit_code(status, name, "--bags");
   j->options.bags = j->bags;
   if (q->speeds && (code = read_speeds(q->speeds, j))) return code;
   if (q->mem_tokens && (code = set_mem_tokens(q->mem_tokens, j))) return code;
@@ -191,7 +191,7 @@ static int make_plan(job *j) {
   return 0;
 
 fail:
-  return cli_fail_status(status, name, NULL);
+  return cli_exit_code(status, name, NULL);
 }
 
 /* -------------------------------------------------------------------------- the output */
@@ -258,7 +258,7 @@ static int write_svg(const request *q, const job *j) {
   char title[200], *text;
   snprintf(title, sizeof title, "%.60s, bags %.60s", data_of(q), q->bags);
   kf_status status = kf_svg_plan(j->plan, title, &text);
-  return status ? cli_fail_status(status, name, "--svg")
+  return status ? cli_exit_code(status, name, "--svg")
                 : cli_write_file(name, "--svg", q->svg, text);
 }
 

@@ -147,12 +147,12 @@ static int read_ranks(job *j) {
                     q->ranks, kf_comm_size(j->comm));
   if (j->comm) n_ranks = kf_comm_size(j->comm);
   kf_status status = kf_mix_create(q->mix, (int32_t)n_ranks, 0, &batch);
-  if (status) return cli_fail_status(status, name, "--mix");
+  if (status) return cli_exit_code(status, name, "--mix");
   j->n_ranks = batch->n_ranks;
   kf_batch_free(batch);
   status = kf_config_check(&j->config, j->n_ranks);
   bool file = q->config && strcmp(q->config, "-") != 0;
-  return status ? cli_fail_status(status, name, file ? q->config : NULL) : 0;
+  return cli_exit_code(status, name, file ? q->config : NULL);
 }
 
 /* "RANK:FACTOR@FROM-TO"; `one_step`: "RANK:FACTOR@STEP". 0, or an exit code after saying what is
@@ -196,7 +196,7 @@ static int read_clock(job *j) {
   if (!cli_real(name, "--true-scale", q->true_scale, 1e-6, 1e6, &scale)) return EXIT_MISUSE;
   if (!cli_real(name, "--noise", q->noise, 0, 1, &clock->noise)) return EXIT_MISUSE;
   kf_status status = kf_cost_preset(c->model, c->cluster, j->n_ranks, j->true_gamma, &clock->cost);
-  if (status) return cli_fail_status(status, name, NULL);
+  if (status) return cli_exit_code(status, name, NULL);
   clock->cost.linear_s *= scale;
   clock->cost.quadratic_s *= scale;
   clock->slow = j->slow;
@@ -223,7 +223,7 @@ static int make_scheduler(job *j) {
   }
   kf_scheduler_options_free(options);
   if (!status) status = kf_scheduler_restore_file(j->scheduler, j->config.state_file);
-  if (status) return cli_fail_status(status, name, NULL);
+  if (status) return cli_exit_code(status, name, NULL);
   j->first_step = kf_scheduler_steps(j->scheduler);
   j->times = malloc((size_t)j->n_ranks * sizeof *j->times);
   j->drift_list = json_array();
@@ -249,8 +249,7 @@ static int prepare(job *j) {
   j->lines = j->rank == 0 && standard;
   if (standard) *j->config.steps_file = 0;
   if ((code = make_scheduler(j)) || j->rank > 0) return code;
-  kf_status status = kf_outputs_create(&j->config, j->n_ranks, &j->outputs);
-  return status ? cli_fail_status(status, name, NULL) : 0;
+  return cli_exit_code(kf_outputs_create(&j->config, j->n_ranks, &j->outputs), name, NULL);
 }
 
 /* What all ranks find wrong, rank 0 says for all: the others begin when it is through. */
@@ -409,7 +408,7 @@ static kf_status report(job *j, const kf_plan *plan) {
 static int print_line(const kf_metrics *m) {
   char *text = NULL;
   if (m->step < 0) return 0;
-  if (kf_metrics_json(m, &text)) return cli_fail_status(KF_ENOMEM, name, "steps_file");
+  if (kf_metrics_json(m, &text)) return cli_exit_code(KF_ENOMEM, name, "steps_file");
   bool good = fputs(text, stdout) >= 0 && fflush(stdout) == 0;
   free(text);
   return good ? 0 : cli_fail(EXIT_FAILED, name, "steps_file: cannot write \"-\"");
@@ -426,7 +425,7 @@ static int show_last(job *j) {
   }
   j->drifts = m->drifts;
   if (j->rank > 0) return 0;
-  if (kf_outputs_step(j->outputs, m)) return cli_fail_status(KF_EIO, name, NULL);
+  if (kf_outputs_step(j->outputs, m)) return cli_exit_code(KF_EIO, name, NULL);
   return j->lines ? print_line(m) : 0;
 }
 
@@ -444,7 +443,7 @@ static void count(job *j, int64_t i, const kf_plan *plan) {
 
 /* A call of the library failed: on this rank alone, or on all. */
 static int fail(const job *j, kf_status status) {
-  if (!j->comm) return cli_fail_status(status, name, NULL);
+  if (!j->comm) return cli_exit_code(status, name, NULL);
   kf_comm_fail(j->comm, kf_last_error());
   return cli_fail_rank(name, j->comm);
 }
@@ -512,7 +511,7 @@ int cli_sim(char **argv) {
   if (!j) return cli_fail(EXIT_FAILED, name, "out of memory");
   j->q = &q;
   kf_status status = cli_launched() ? kf_comm_mpi_create(NULL, &j->comm) : KF_OK;
-  code = status ? cli_fail_status(status, name, NULL) : prepare_in_turn(j);
+  code = status ? cli_exit_code(status, name, NULL) : prepare_in_turn(j);
   if (!code) code = run(j);
   kf_outputs_free(j->outputs);
   json_decref(j->drift_list);

@@ -108,7 +108,7 @@ static int read_state(train_session *s) {
   const kf_cluster cluster = cost->cluster;
   int found = 0;
   kf_status status = kf_scheduler_read_start(s->config.state_file, cost, &found);
-  if (status) return cli_fail_status(status, name, NULL);
+  if (status) return cli_exit_code(status, name, NULL);
   if (*s->config.cluster) cost->cluster = cluster; /* said, and so not measured */
   s->measured = !found;
   return 0;
@@ -173,7 +173,7 @@ static int open_files(train_session *s) {
   kf_scheduler *scheduler = train_variant_scheduler(s->variant[train_main_variant(s)]);
   kf_status status = kf_scheduler_restore_file(scheduler, s->config.state_file);
   if (!status && s->rank == 0) status = kf_outputs_create(&s->config, s->n_ranks, &s->outputs);
-  return status ? cli_fail_status(status, name, NULL) : 0;
+  return cli_exit_code(status, name, NULL);
 }
 
 static int begin(train_session *s) {
@@ -218,7 +218,7 @@ static int write_outputs(train_session *s) {
   if (note_expectations(s, m)) return fail_rank(s);
   kf_status status = kf_outputs_step(s->outputs, m);
   if (!status) return 0;
-  int code = cli_fail_status(status, name, NULL);
+  int code = cli_exit_code(status, name, NULL);
   kf_comm_fail(s->comm, "it cannot write its files");
   return code;
 }
@@ -301,7 +301,7 @@ static int run_rank(train_session *s) {
   int code;
   kf_status status =
     cli_launched() ? kf_comm_mpi_create(NULL, &s->comm) : kf_comm_local_create(1, &s->comm);
-  if (status) return cli_fail_status(status, name, NULL);
+  if (status) return cli_exit_code(status, name, NULL);
   s->rank = kf_comm_rank(s->comm);
   s->n_ranks = kf_comm_size(s->comm);
   openblas_set_num_threads(1); /* a rank is one core's */

@@ -25,7 +25,7 @@ int cli_configure(const char *command, const cli_configuration *q, kf_config *co
     snprintf(assignment, sizeof assignment, "%s=%s", q->key[i].name, q->key[i].value);
     status = kf_config_set(assignment, config);
   }
-  return status ? cli_fail_status(status, command, NULL) : 0;
+  return cli_exit_code(status, command, NULL);
 }
 
 void cli_log(void *user, kf_log_level level, const char *line) {
@@ -35,8 +35,7 @@ void cli_log(void *user, kf_log_level level, const char *line) {
 
 int cli_end_files(const char *command, kf_outputs *outputs, const kf_scheduler *scheduler,
                   const char *state_file) {
-  kf_status status = kf_outputs_close(outputs);
-  int code = status ? cli_fail_status(status, command, NULL) : 0;
-  status = kf_scheduler_save_file(scheduler, state_file);
-  return status ? cli_fail_status(status, command, NULL) : code;
+  int code = cli_exit_code(kf_outputs_close(outputs), command, NULL);
+  int saved = cli_exit_code(kf_scheduler_save_file(scheduler, state_file), command, NULL);
+  return saved ? saved : code;
 }

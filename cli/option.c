@@ -27,8 +27,9 @@ int cli_fail(int code, const char *command, const char *format, ...) {
   return code;
 }
 
-int cli_fail_status(kf_status status, const char *command, const char *option) {
+int cli_exit_code(kf_status status, const char *command, const char *option) {
   const char *sentence = kf_last_error();
+  if (!status) return 0;
   int code = status == KF_EINVAL ? EXIT_MISUSE : EXIT_FAILED;
   if (!*sentence) sentence = kf_status_string(status);
   return option ? cli_fail(code, command, "%s: %s", option, sentence)
@@ -63,8 +64,7 @@ double cli_now_us(void) {
 
 int cli_read_file(const char *command, const char *option, const char *path, char **out,
                   size_t *n_bytes) {
-  kf_status status = kf_file_read(path, out, n_bytes);
-  return status ? cli_fail_status(status, command, option) : 0;
+  return cli_exit_code(kf_file_read(path, out, n_bytes), command, option);
 }
 
 const char *cli_file_name(const char *path) {

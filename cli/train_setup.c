@@ -106,7 +106,7 @@ static int read_config(train_session *s) {
   int code = q->model ? check_architecture("--model", q->model) : 0;
   if (code) return code;
   if (q->model && kf_model_parse(q->model, &s->model))
-    return cli_fail_status(KF_EINVAL, name, "--model");
+    return cli_exit_code(KF_EINVAL, name, "--model");
   code = cli_configure(name, &asked, &s->config);
   if (code) return code;
   if (!*s->config.model) strcpy(s->config.model, "DiT-S");
@@ -137,7 +137,7 @@ static int check_model(train_session *s) {
   kf_scheduler_options_free(s->scheduling); /* of another number of ranks */
   s->scheduling = NULL;
   if (!status) status = kf_config_resolve(&s->config, s->n_ranks, &s->scheduling);
-  return status ? cli_fail_status(status, name, NULL) : 0;
+  return cli_exit_code(status, name, NULL);
 }
 
 static int draw_first(train_session *s) {
@@ -145,7 +145,7 @@ static int draw_first(train_session *s) {
   options.n_ranks = s->n_ranks;
   kf_status status = train_data_create(&options, &s->first_data);
   if (!status) status = train_data_lengths(s->first_data, 0, &s->first);
-  if (status) return cli_fail_status(status, name, NULL);
+  if (status) return cli_exit_code(status, name, NULL);
   s->options.data.scale = train_data_scale(s->first_data); /* the same for all that follows */
   return 0;
 }
@@ -164,7 +164,7 @@ static int count_rows(train_session *s, int64_t *rows) {
   for (int32_t r = 0; !status && r < s->n_ranks; r++)
     if (plan->hold_rows[r] > rows[r]) rows[r] = plan->hold_rows[r];
   kf_planner_free(planner);
-  return status ? cli_fail_status(status, name, NULL) : 0;
+  return cli_exit_code(status, name, NULL);
 }
 
 /* ------------------------------------------------------------------------------ memory */
@@ -213,7 +213,7 @@ static int check_memory(train_session *s, const int64_t *rows) {
   for (int32_t r = 0; r < s->n_ranks; r++) {
     double bytes;
     int64_t seqs = s->first->rank_off[r + 1] - s->first->rank_off[r];
-    if (bytes_of(s, rows[r], seqs, &bytes)) return cli_fail_status(KF_ENOMEM, name, NULL);
+    if (bytes_of(s, rows[r], seqs, &bytes)) return cli_exit_code(KF_ENOMEM, name, NULL);
     sum += bytes * s->n_here / s->n_ranks;
     s->bytes = fmax(s->bytes, bytes);
     if (rows[r] > most_rows) most_rows = rows[r];

@@ -195,7 +195,7 @@ static void print_shares(const train_session *s) {
 static int print_comparison(const train_session *s) {
   train_comparison c;
   if (train_compare(&s->record[WITHOUT], &s->record[WITH], &c))
-    return cli_fail_status(KF_ENOMEM, name, NULL);
+    return cli_exit_code(KF_ENOMEM, name, NULL);
   printf("\nspeed-up %.3fx, of %.3fx that perfect balance would bring: %.1f%% realised\n",
          c.speedup, c.ideal, 100 * c.realised);
   printf("losses of the same steps differ by at most %.1e, relative\n", c.loss_max_rel_diff);
@@ -208,7 +208,7 @@ int train_show_results(const train_session *s) {
   train_summary t[N_VARIANTS] = {{0}, {0}};
   kf_status status = KF_OK;
   for (int w = 0; w < N_VARIANTS && !status; w++) status = train_summarise(&s->record[w], &t[w]);
-  if (status) return cli_fail_status(status, name, NULL);
+  if (status) return cli_exit_code(status, name, NULL);
   const struct {
     const char *label;
     figure kind;
@@ -243,7 +243,7 @@ int train_print_json(const train_session *s) {
   const train_record *r = &s->record[train_main_variant(s)];
   train_summary t;
   json_t *loss = json_array();
-  if (train_summarise(r, &t)) return cli_fail_status(KF_ENOMEM, name, NULL);
+  if (train_summarise(r, &t)) return cli_exit_code(KF_ENOMEM, name, NULL);
   for (int64_t i = 0; i < r->n_steps; i++) json_array_append_new(loss, json_real(r->loss[i]));
   json_t *object = json_pack(
     "{s:i,s:I,s:f,s:{s:f,s:f},s:f,s:f,s:s,s:f,s:o}", "ranks", (int)s->n_ranks, "steps",
