@@ -209,21 +209,18 @@ static int read_fit(const request *q, job *j) {
 }
 
 static int make_cost(const request *q, job *j) {
-  kf_cluster cluster;
-  kf_status status;
   bucket_result *r = &j->result;
   r->gamma = q->gamma > 0 ? q->gamma : KF_DEFAULT_GAMMA;
   r->model = q->model;
   r->fit = q->fit ? cli_file_name(q->fit) : NULL;
   if (q->gamma > 0 && q->fit)
     return cli_fail(EXIT_MISUSE, name, "found both --gamma and --fit, expected one of them");
-  if ((status = kf_model_parse(r->model, &j->model))) return cli_exit_code(status, name, "--model");
+  kf_status status = kf_model_parse(q->model, &j->model);
+  if (status) return cli_exit_code(status, name, "--model");
   if (!*q->cluster)
     return cli_fail(EXIT_MISUSE, name, "--cluster: found \"\", expected a name or a text");
-  if ((status = kf_cluster_parse(q->cluster, r->n_ranks, &cluster)))
-    return cli_exit_code(status, name, "--cluster");
-  if ((status = kf_cost_static(&j->model, &cluster, r->gamma, &j->options.bucket.cost)))
-    return cli_exit_code(status, name, NULL);
+  status = kf_cost_preset(q->model, q->cluster, r->n_ranks, r->gamma, &j->options.bucket.cost);
+  if (status) return cli_exit_code(status, name, "--cluster"); /* all that can still be wrong */
   return q->fit ? read_fit(q, j) : 0;
 }
 

@@ -107,15 +107,12 @@ static int make_batch(const request *q, job *j) {
 
 static int make_cost(const request *q, job *j) {
   kf_model model;
-  kf_cluster cluster;
-  kf_status status;
-  if ((status = kf_model_parse(q->model, &model))) return cli_exit_code(status, name, "--model");
+  kf_status status = kf_model_parse(q->model, &model);
+  if (status) return cli_exit_code(status, name, "--model");
   if (q->cluster && !*q->cluster)
     return cli_fail(EXIT_MISUSE, name, "--cluster: found \"\", expected a name or a text");
-  if ((status = kf_cluster_parse(q->cluster, j->batch->n_ranks, &cluster)))
-    return cli_exit_code(status, name, "--cluster");
-  status = kf_cost_static(&model, &cluster, q->gamma, &j->options.cost);
-  return cli_exit_code(status, name, NULL);
+  status = kf_cost_preset(q->model, q->cluster, j->batch->n_ranks, q->gamma, &j->options.cost);
+  return cli_exit_code(status, name, "--cluster"); /* which is all that can still be wrong */
 }
 
 /* "1,1,0.5": exactly one for every rank. */
