@@ -33,9 +33,8 @@ enum {
   HEADS = 6,
   HEAD_DIM = 64,
   CHECK_ROWS = 1100, /* several blocks of the kernel, and a last one that is not full */
-  GEMM = 1536,
-  N_INPUTS = 4, /* q, k, v, d_o */
-  N_TENSORS = 8 /* and o, dq, dk, dv */
+  N_INPUTS = 4,      /* q, k, v, d_o */
+  N_TENSORS = 8      /* and o, dq, dk, dv */
 };
 
 static const int64_t n_floats = (int64_t)ROWS * HEADS * HEAD_DIM; /* of a tensor */
@@ -84,37 +83,25 @@ static int check(const kf_attention *full, float *scratch) {
   return 0;
 }
 
-static void multiply(float *m) {
-  const float *b = m + GEMM * GEMM;
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, GEMM, GEMM, GEMM, 1, m, GEMM, b, GEMM, 0,
-              m + 2 * GEMM * GEMM, GEMM);
-}
-
 /* rows[0] forward, rows[1] backward. */
 static kf_status time_all(const kf_attention *a, float *matrices, int64_t rounds, bench_row *rows) {
   static double times[3][BENCH_MAX_ROUNDS];
-  const double flops = 4.0 * ROWS * ROWS * HEAD_DIM * HEADS, gemm_flops = 2.0 * GEMM * GEMM * GEMM;
+  const double flops = 4.0 * ROWS * ROWS * HEAD_DIM * HEADS, gemm_flops = 2 * pow(BENCH_GEMM, 3);
   kf_status status;
-  multiply(matrices);
+  bench_gemm_us(matrices);
   for (int64_t i = 0; i < rounds; i++) {
     double start = cli_now_us();
     if ((status = kf_attention_forward(a))) return status;
     double forward = cli_now_us();
     if ((status = kf_attention_backward(a))) return status;
-    double backward = cli_now_us();
-    multiply(matrices);
-    times[2][i] = cli_now_us() - backward;
-    times[1][i] = backward - forward;
+    times[1][i] = cli_now_us() - forward;
+    times[2][i] = bench_gemm_us(matrices);
     times[0][i] = forward - start;
   }
-  for (int i = 0; i < 2; i++) {
-    double gemm_us = kf_quantile(times[2], rounds, 0.5) * flops / gemm_flops;
-    rows[i] = (bench_row){.name = i ? "attn_bwd_vs_gemm" : "attn_fwd_vs_gemm",
-                          .against = "sgemm 1536^3 scaled to the same FLOPs",
-                          .median_us = kf_quantile(times[i], rounds, 0.5),
-                          .p99_us = kf_quantile(times[i], rounds, 0.99)};
-    rows[i].ratio = rows[i].median_us / (gemm_us * (i ? 2.5 : 1));
-  }
+  double gemm_us = kf_quantile(times[2], rounds, 0.5) * flops / gemm_flops;
+  const char *against = "sgemm 1536^3 scaled to the same FLOPs";
+  rows[0] = bench_row_of("attn_fwd_vs_gemm", times[0], rounds, against, gemm_us);
+  rows[1] = bench_row_of("attn_bwd_vs_gemm", times[1], rounds, against, 2.5 * gemm_us);
   return KF_OK;
 }
 
@@ -123,7 +110,7 @@ static int run(kf_isa isa, int64_t rounds, bench_row *rows) {
   kf_attention a = {.n_segments = 1, .segment = &segment, .head_dim = HEAD_DIM, .isa = isa};
   int code;
   a.workspace_bytes = (kf_attention_workspace(&a) + 63) / 64 * 64;
-  int64_t n_lse = (int64_t)ROWS * HEADS, n_matrices = 3 * GEMM * GEMM;
+  int64_t n_lse = (int64_t)ROWS * HEADS, n_matrices = 3 * BENCH_GEMM * BENCH_GEMM;
   float *tensors = malloc((size_t)(N_TENSORS * n_floats + n_lse) * sizeof *tensors);
   float *matrices = malloc((size_t)n_matrices * sizeof *matrices);
   a.workspace = aligned_alloc(64, (size_t)a.workspace_bytes);

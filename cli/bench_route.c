@@ -78,9 +78,8 @@ static kf_status time_both(kf_comm *world, contest *c, int64_t rounds) {
   }
   if ((status = kf_comm_reduce(world, KF_MAX, KF_F64, rounds, ours))) return status;
   if ((status = kf_comm_reduce(world, KF_MAX, KF_F64, rounds, theirs))) return status;
-  c->row.median_us = kf_quantile(ours, rounds, 0.5);
-  c->row.p99_us = kf_quantile(ours, rounds, 0.99);
-  c->row.ratio = c->row.median_us / kf_quantile(theirs, rounds, 0.5);
+  double theirs_us = kf_quantile(theirs, rounds, 0.5);
+  c->row = bench_row_of(NULL, ours, rounds, c->row.against, theirs_us);
   return KF_OK;
 }
 

@@ -87,14 +87,9 @@ static kf_status time_steps(kf_scheduler *s, kf_planner *planner, const kf_batch
     added[i] = step_us + update_us - plan_us;
   }
   double plan_us = kf_quantile(alone, rounds, 0.5);
-  double *times[] = {update, added};
-  for (int i = 0; i < 2; i++) {
-    rows[i] = (bench_row){.name = i ? "scheduler_step" : "scheduler_update",
-                          .against = "the plan of the same step, 32x89",
-                          .median_us = kf_quantile(times[i], rounds, 0.5),
-                          .p99_us = kf_quantile(times[i], rounds, 0.99)};
-    rows[i].ratio = rows[i].median_us / plan_us;
-  }
+  const char *against = "the plan of the same step, 32x89";
+  rows[0] = bench_row_of("scheduler_update", update, rounds, against, plan_us);
+  rows[1] = bench_row_of("scheduler_step", added, rounds, against, plan_us);
   return KF_OK;
 }
 

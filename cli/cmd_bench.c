@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <cblas.h>
+
 #include "bench.h"
 
 static const struct {
@@ -56,12 +58,22 @@ double bench_qsort_us(double *values, int64_t n, uint64_t *state) {
   return cli_now_us() - start;
 }
 
-void bench_row_of_qsort(double *ours_us, double *sorts_us, int64_t rounds, bench_row *out) {
-  double sort_us = kf_quantile(sorts_us, rounds, 0.5);
-  out->against = "qsort of as many doubles";
-  out->median_us = kf_quantile(ours_us, rounds, 0.5);
-  out->p99_us = kf_quantile(ours_us, rounds, 0.99);
-  out->ratio = sort_us > 0 ? out->median_us / sort_us : 1;
+double bench_gemm_us(float *m) {
+  enum { N = BENCH_GEMM };
+  double start = cli_now_us();
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, N, N, N, 1, m, N, m + N * N, N, 0,
+              m + 2 * N * N, N);
+  return cli_now_us() - start;
+}
+
+bench_row bench_row_of(const char *name, double *times_us, int64_t n, const char *against,
+                       double reference_us) {
+  double median_us = kf_quantile(times_us, n, 0.5);
+  return (bench_row){.name = name,
+                     .against = against,
+                     .median_us = median_us,
+                     .p99_us = kf_quantile(times_us, n, 0.99),
+                     .ratio = reference_us > 0 ? median_us / reference_us : 1};
 }
 
 static json_t *to_json(const bench_row *rows, int n_rows, const bench_figure *figures,
