@@ -51,7 +51,7 @@ static void place(kf_attention *a, float *tensors) {
   a->lse = a->dv + n_floats;
 }
 
-static kf_status both_ways(const kf_attention *a) {
+static kf_status both_passes(const kf_attention *a) {
   kf_status status = kf_attention_forward(a);
   return status ? status : kf_attention_backward(a);
 }
@@ -63,11 +63,11 @@ static int check(const kf_attention *full, float *scratch) {
   kf_status status;
   int64_t n = (int64_t)CHECK_ROWS * HEAD_DIM;
   a.segment = &segment;
-  if ((status = both_ways(&a))) return cli_exit_code(status, name, NULL);
+  if ((status = both_passes(&a))) return cli_exit_code(status, name, NULL);
   for (int64_t i = 0; i < 4; i++)
     memcpy(scratch + i * n, a.o + i * n_floats, (size_t)n * sizeof *scratch);
   a.isa = KF_ISA_PORTABLE;
-  if ((status = both_ways(&a))) return cli_exit_code(status, name, NULL);
+  if ((status = both_passes(&a))) return cli_exit_code(status, name, NULL);
   for (int64_t i = 0; i < 4; i++) {
     const float *want = a.o + i * n_floats, *got = scratch + i * n;
     double worst = 0, most = 0;

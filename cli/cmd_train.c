@@ -4,7 +4,7 @@
 ** it is one of the ranks. train/ does the work; here is what a user asks for and sees.
 **
 **     options --> checked, before any rank computes --> ranks --> the cost is measured
-**     --> steps, one way or both in turn --> table, JSON, page, trace
+**     --> steps, of one variant or both in turn --> table, JSON, page, trace
 */
 #include "cmd_train.h"
 
@@ -255,7 +255,7 @@ static int time_is_up(train_session *s, bool *up) {
   return 0;
 }
 
-/* Blocks of one way and then the other: without, with, with, without, .. so that a machine that
+/* Blocks of one variant and then the other: without, with, with, without, .. so that a machine that
 ** becomes slower is no one's advantage. */
 static int run_steps(train_session *s) {
   int code = 0;

@@ -150,7 +150,7 @@ static int draw_first(train_session *s) {
   return 0;
 }
 
-/* The most rows that each rank will hold in a step like the first, whichever way is trained. */
+/* The most rows that each rank will hold in a step like the first, whichever variant is trained. */
 static int count_rows(train_session *s, int64_t *rows) {
   kf_planner *planner = NULL;
   const kf_plan *plan = NULL;

@@ -92,7 +92,7 @@ static int32_t ranks_shown(const train_session *s) {
   return s->n_ranks < most ? s->n_ranks : most;
 }
 
-/* The last step of a way. */
+/* The last step of a variant. */
 static const double *last_busy(const train_record *r) {
   return r->n_steps ? r->busy_s + (r->n_steps - 1) * r->n_ranks : NULL;
 }
@@ -162,7 +162,7 @@ void train_show_step(train_session *s, int variant, const train_result *result) 
 
 /* ----------------------------------------------------------------------- the results */
 
-/* A row of the table: one figure of each way that was run. */
+/* A row of the table: one figure of each variant that was run. */
 typedef enum figure { SECONDS, COUNT, RATIO, SHARE } figure;
 
 static void print_row(const train_session *s, const char *label, figure kind, const double *value) {
