@@ -176,18 +176,13 @@ static int make_limits(const request *q, job *j) {
 /* -------------------------------------------------------------------------- the plan */
 
 static int make_plan(job *j) {
-  kf_status status;
-  double start = 0;
-  if ((status = kf_planner_create(&j->options, &j->planner))) goto fail;
-  for (int call = 0; call < 2; call++) {
-    start = cli_now_us();
-    if ((status = kf_planner_plan(j->planner, j->batch, &j->plan))) goto fail;
+  kf_status status = kf_planner_create(&j->options, &j->planner);
+  for (int call = 0; call < 2 && !status; call++) {
+    double start = cli_now_us();
+    status = kf_planner_plan(j->planner, j->batch, &j->plan);
     j->solve_us = cli_now_us() - start;
   }
-  if ((status = kf_plan_check(j->plan, j->batch))) goto fail;
-  return 0;
-
-fail:
+  if (!status) status = kf_plan_check(j->plan, j->batch);
   return cli_exit_code(status, name, NULL);
 }
 
