@@ -320,6 +320,7 @@ static kf_status step_row(kf_comm *world, int64_t rounds, bench_row *out) {
 
 static int measure(const char *only, int64_t rounds, bool json) {
   kf_status (*const run[N_ROWS])(kf_comm *, int64_t, bench_row *) = {route_row, pack_row, step_row};
+  const int64_t usual[N_ROWS] = {31, 31, 1000};
   bench_row rows[N_ROWS];
   kf_comm *world = NULL;
   kf_status status = kf_comm_mpi_create(NULL, &world);
@@ -335,10 +336,7 @@ static int measure(const char *only, int64_t rounds, bool json) {
   }
   for (int i = 0; i < N_ROWS && !status; i++) {
     if (only && strcmp(only, row_names[i]) != 0) continue;
-    if (rounds > 0)
-      status = run[i](world, rounds, &rows[n_rows]);
-    else
-      status = run[i](world, run[i] == step_row ? 1000 : 31, &rows[n_rows]);
+    status = run[i](world, rounds > 0 ? rounds : usual[i], &rows[n_rows]);
     rows[n_rows++].name = row_names[i];
   }
   if (status) {
