@@ -154,13 +154,16 @@ int cli_fail_rank(const char *command, const kf_comm *comm);
 
 /* ------------------------------------------------------------ view_plan.c: the terminal */
 
-/* What standard output can show, and how many cells each of two bars in a row has. */
+/* What the user and the locale let a terminal show, and how many cells each bar in a row has. */
 typedef struct cli_screen {
   bool colour, unicode;
   int bar;
 } cli_screen;
 
-/* For rows whose text takes `n_columns` beside the two bars. */
+/* With bars of 8 to `most` cells, 60 at the most; `bar` if it is in between. */
+cli_screen cli_screen_of(int bar, int most);
+
+/* Of standard output, colour on a terminal only; for rows of two bars whose text takes `n_columns`. */
 cli_screen cli_screen_of_stdout(int n_columns);
 
 /* A bar of compute and communication, `top` of which would fill all cells; where it ends short of

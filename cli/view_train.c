@@ -10,10 +10,7 @@
 **     rank 1   ##########################  #############
 */
 #include <inttypes.h>
-#include <langinfo.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "cmd_train.h"
 
@@ -76,16 +73,6 @@ static void print_line(const train_session *s, int variant, const train_result *
 
 /* ------------------------------------------------------------------------- the live view */
 
-static cli_screen screen_of(const train_session *s) {
-  const char *no_color = getenv("NO_COLOR");
-  cli_screen screen = {.colour = !(no_color && *no_color),
-                       .unicode = strcmp(nl_langinfo(CODESET), "UTF-8") == 0,
-                       .bar = (s->columns - 22) / (both(s) ? 2 : 1)};
-  if (screen.bar > 50) screen.bar = 50;
-  if (screen.bar < 8) screen.bar = 8;
-  return screen;
-}
-
 /* How many ranks have room below the three lines that come first. */
 static int32_t ranks_shown(const train_session *s) {
   int32_t most = s->lines - 5 < LIVE_RANKS ? s->lines - 5 : LIVE_RANKS;
@@ -125,11 +112,10 @@ static void undraw(train_session *s) {
 /* Over what was drawn before: each line is cleared to its end, and none is longer than the screen.
 ** */
 static void draw_live(train_session *s, const char *text) {
-  cli_screen screen = screen_of(s), wide = screen;
-  int64_t done = s->record[WITHOUT].n_steps + s->record[WITH].n_steps;
-  int64_t all = s->n_steps * (both(s) ? 2 : 1);
-  wide.bar = screen.bar * (both(s) ? 2 : 1);
-  if (wide.bar > 60) wide.bar = 60;
+  int n_bars = both(s) ? 2 : 1;
+  cli_screen screen = cli_screen_of((s->columns - 22) / n_bars, 50);
+  cli_screen wide = cli_screen_of(screen.bar * n_bars, 60);
+  int64_t done = s->record[WITHOUT].n_steps + s->record[WITH].n_steps, all = s->n_steps * n_bars;
   if (s->n_drawn) printf("\033[%dA", s->n_drawn);
   printf("           ");
   cli_print_bar((double)done, 0, (double)all, (double)all, &wide);
