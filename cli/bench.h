@@ -16,8 +16,14 @@ typedef struct bench_row {
 /* What qsort of n fresh random doubles takes: the reference of what is near n log n. */
 double bench_qsort_us(double *values, int64_t n, uint64_t *state);
 
-/* A row of `rounds` times each of ours and of qsort's, in turn; both are reordered. */
-void bench_row_of_qsort(double *ours_us, double *sorts_us, int64_t rounds, bench_row *out);
+/* Multiply matrices (3, BENCH_GEMM, BENCH_GEMM), the last by the others: the reference of what
+** computes. Returns how long it took. */
+enum { BENCH_GEMM = 1536 };
+double bench_gemm_us(float *matrices);
+
+/* A row of `n` times of ours, which are reordered, and what the reference takes for as much. */
+bench_row bench_row_of(const char *name, double *times_us, int64_t n, const char *against,
+                       double reference_us);
 
 /* The instructions that --isa names. It says what is wrong on stderr and returns false. */
 bool bench_isa(const char *command, const char *text, kf_isa *out);

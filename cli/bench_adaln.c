@@ -58,31 +58,31 @@ enum {
   MOST_SEQS = 1 << 20,
   LINE = 64,
   HUGE = 1 << 21,  /* a huge page */
-  MOST_GROUPS = 4, /* fp32, fp32 on one thread, bf16, fp16 */
-  MOST_ROWS = 4 * MOST_GROUPS,
+  MOST_SETUPS = 4, /* fp32, fp32 on one thread, bf16, fp16 */
+  MOST_ROWS = 4 * MOST_SETUPS,
   NAME_SIZE = 48,
   AGAINST_SIZE = 64
 };
 
-/* What is timed, in this order within a group: neighbours are compared. */
+/* What is timed, in this order within a setup: neighbours are compared. */
 enum { FORWARD, COPY, BACKWARD, TRIAD, N_KINDS };
 
-typedef struct group {
+typedef struct setup {
   const char *word; /* in the rows' names */
   kf_adaln ours;
-} group;
+} setup;
 
 typedef struct bench {
   int64_t tokens, dim, seqs, threads, rounds;
   kf_isa isa;
   bool gate, wanted[3]; /* of kf_dtype */
 
-  int n_groups;
-  group groups[MOST_GROUPS]; /* the first one is fp32 with all threads */
+  int n_setups;
+  setup setups[MOST_SETUPS]; /* the first one is fp32 with all threads */
   int64_t *cu_seqlens;
   void *blocks[3]; /* of kf_dtype: all tensors */
   float *to[2];    /* of the references */
-  double *times;   /* (n_groups, N_KINDS, rounds) and room for as many as rounds */
+  double *times;   /* (n_setups, N_KINDS, rounds) and room for as many as rounds */
   double faults_a_call;
 } bench;
 
@@ -155,8 +155,8 @@ static void *reserve(int64_t n_bytes) {
   return room;
 }
 
-/* A group with tensors of its own. 0 or an exit code. */
-static int open_group(bench *b, kf_dtype dtype) {
+/* A setup with tensors of its own. 0 or an exit code. */
+static int open_setup(bench *b, kf_dtype dtype) {
   kf_adaln a = {.n_tokens = b->tokens, .n_seqs = b->seqs, .dim = b->dim, .dtype = dtype};
   int64_t n_tokens = b->tokens * b->dim, n_seqs = b->seqs * b->dim;
   a.cu_seqlens = b->cu_seqlens;
@@ -176,7 +176,7 @@ static int open_group(bench *b, kf_dtype dtype) {
   fill(dtype, (void *)a.shift, n_seqs, 4);
   if (b->gate) fill(dtype, (void *)a.u, n_tokens, 5);
   if (b->gate) fill(dtype, (void *)a.gate, n_seqs, 6);
-  b->groups[b->n_groups++] = (group){dtype == KF_F32 ? "" : dtype_names[dtype], a};
+  b->setups[b->n_setups++] = (setup){dtype == KF_F32 ? "" : dtype_names[dtype], a};
   return bench_adaln_check(name, &a);
 }
 
@@ -185,18 +185,18 @@ static int open_bench(bench *b) {
   int code = 0;
   b->cu_seqlens = malloc((size_t)(b->seqs + 1) * sizeof *b->cu_seqlens);
   for (int i = 0; i < 1 + b->gate; i++) b->to[i] = reserve(n_bytes);
-  b->times = calloc((size_t)((MOST_GROUPS * N_KINDS + 1) * b->rounds), sizeof *b->times);
+  b->times = calloc((size_t)((MOST_SETUPS * N_KINDS + 1) * b->rounds), sizeof *b->times);
   if (!b->cu_seqlens || !b->to[0] || (b->gate && !b->to[1]) || !b->times)
     return cli_fail(EXIT_FAILED, name, "out of memory");
   for (int64_t s = 0; s <= b->seqs; s++) b->cu_seqlens[s] = b->tokens * s / b->seqs;
-  if ((code = open_group(b, KF_F32))) return code;
+  if ((code = open_setup(b, KF_F32))) return code;
   if (b->wanted[KF_F32] && b->threads > 1) {
-    group *one = &b->groups[b->n_groups++];
-    *one = (group){"1", b->groups[0].ours};
+    setup *one = &b->setups[b->n_setups++];
+    *one = (setup){"1", b->setups[0].ours};
     one->ours.n_threads = 1;
   }
   for (int dtype = KF_BF16; dtype <= KF_F16 && !code; dtype++)
-    if (b->wanted[dtype]) code = open_group(b, (kf_dtype)dtype);
+    if (b->wanted[dtype]) code = open_setup(b, (kf_dtype)dtype);
   return code;
 }
 
@@ -209,10 +209,10 @@ static void close_bench(bench *b) {
 
 /* -------------------------------------------------------------------------- the times */
 
-/* The references read the fp32 tensors of the first group whatever the type, because 16-bit numbers
+/* The references read the fp32 tensors of the first setup whatever the type, because 16-bit numbers
 ** taken for floats may be ones that a machine is slow to add. */
 static kf_status call(const bench *b, int which) {
-  const kf_adaln *ours = &b->groups[which / N_KINDS].ours, *fp32 = &b->groups[0].ours;
+  const kf_adaln *ours = &b->setups[which / N_KINDS].ours, *fp32 = &b->setups[0].ours;
   int64_t n = ours->n_tokens * ours->dim;
   if (ours->dtype != KF_F32) n = (n + 1) / 2;
   switch (which % N_KINDS) {
@@ -234,7 +234,7 @@ static double count_faults(void) {
 /* The first round is not counted. Every other one is from the last to the first, so that nobody
 ** always finds the caches as the same neighbour left them. */
 static kf_status time_all(bench *b) {
-  int n = b->n_groups * N_KINDS;
+  int n = b->n_setups * N_KINDS;
   double faults = 0;
   for (int64_t round = -1; round < b->rounds; round++) {
     if (round == 0) faults = count_faults();
@@ -255,7 +255,7 @@ static kf_status time_all(bench *b) {
 
 /* Ratios of pairs come before the times are reordered: see show(). */
 static double paired_ratio(const bench *b, int ours, int theirs) {
-  double *ratios = b->times + MOST_GROUPS * N_KINDS * b->rounds;
+  double *ratios = b->times + MOST_SETUPS * N_KINDS * b->rounds;
   for (int64_t i = 0; i < b->rounds; i++)
     ratios[i] = b->times[ours * b->rounds + i] / b->times[theirs * b->rounds + i];
   return kf_quantile(ratios, b->rounds, 0.5);
@@ -268,13 +268,13 @@ static int show(const bench *b, bool json) {
   const char *more = b->gate ? ", and a copy" : "";
   snprintf(againsts[COPY], AGAINST_SIZE, "a copy of as many bytes%s", more);
   snprintf(againsts[TRIAD], AGAINST_SIZE, "the sum of two arrays of as many bytes%s", more);
-  for (int g = 0; g < b->n_groups; g++)
-    for (int vs_fp32 = 0; vs_fp32 <= (b->groups[g].ours.dtype != KF_F32); vs_fp32++)
+  for (int s = 0; s < b->n_setups; s++)
+    for (int vs_fp32 = 0; vs_fp32 <= (b->setups[s].ours.dtype != KF_F32); vs_fp32++)
       for (int kind = FORWARD; kind <= BACKWARD; kind += BACKWARD - FORWARD) {
-        const char *word = b->groups[g].word, *way = kind == FORWARD ? "fwd" : "bwd";
-        int theirs = vs_fp32 ? kind : g * N_KINDS + kind + 1;
-        ours[n_rows] = g * N_KINDS + kind;
-        snprintf(names[n_rows], NAME_SIZE, "adaln_%s%s%s%s_vs_%s", b->gate ? "gate_" : "", way,
+        const char *word = b->setups[s].word, *pass = kind == FORWARD ? "fwd" : "bwd";
+        int theirs = vs_fp32 ? kind : s * N_KINDS + kind + 1;
+        ours[n_rows] = s * N_KINDS + kind;
+        snprintf(names[n_rows], NAME_SIZE, "adaln_%s%s%s%s_vs_%s", b->gate ? "gate_" : "", pass,
                  *word ? "_" : "", word,
                  vs_fp32           ? "fp32"
                  : kind == FORWARD ? "copy"
@@ -310,33 +310,23 @@ static bool read_dtype(bench *b, const char *text) {
 int bench_adaln(char **argv) {
   bench b = {.tokens = 8192, .dim = 3072, .seqs = 8, .threads = 2, .rounds = 31};
   const char *isa = "best", *dtype = NULL;
-  const char *texts[5] = {NULL};
   bool json = false;
-  const struct {
-    const char *option;
-    int64_t most, *out;
-  } numbers[5] = {{"--rounds", BENCH_MAX_ROUNDS, &b.rounds},
-                  {"--threads", BENCH_STREAM_MAX_THREADS, &b.threads},
-                  {"--tokens", MOST_TOKENS, &b.tokens},
-                  {"--dim", KF_MAX_DIM, &b.dim},
-                  {"--seqs", MOST_SEQS, &b.seqs}};
-  cli_option options[9] = {{"--isa", &isa, NULL, NULL},
-                           {"--dtype", &dtype, NULL, NULL},
-                           {"--gate", NULL, &b.gate, NULL},
-                           {"--json", NULL, &json, NULL}};
-  for (int i = 0; i < 5; i++)
-    options[4 + i] = (cli_option){numbers[i].option, &texts[i], NULL, NULL};
+  const cli_option options[] = {
+    {"--rounds", .whole = &b.rounds, .min = 1, .max = BENCH_MAX_ROUNDS},
+    {"--threads", .whole = &b.threads, .min = 1, .max = BENCH_STREAM_MAX_THREADS},
+    {"--tokens", .whole = &b.tokens, .min = 1, .max = MOST_TOKENS},
+    {"--dim", .whole = &b.dim, .min = 1, .max = KF_MAX_DIM},
+    {"--seqs", .whole = &b.seqs, .min = 1, .max = MOST_SEQS},
+    {"--isa", .text = &isa},
+    {"--dtype", .text = &dtype},
+    {"--gate", .flag = &b.gate},
+    {"--json", .flag = &json}};
   int code = cli_parse(name, help, argv, options, 9);
   if (code >= 0) return code;
-  for (int i = 0; i < 5; i++)
-    if (texts[i] && !cli_int(name, numbers[i].option, texts[i], 1, numbers[i].most, numbers[i].out))
-      return EXIT_MISUSE;
   if (!bench_isa(name, isa, &b.isa) || !read_dtype(&b, dtype)) return EXIT_MISUSE;
   code = open_bench(&b);
-  if (!code) {
-    kf_status status = time_all(&b);
-    code = status ? cli_fail_status(status, name, NULL) : show(&b, json);
-  }
+  if (!code) code = cli_exit_code(time_all(&b), name, NULL);
+  if (!code) code = show(&b, json);
   close_bench(&b);
   return code;
 }

@@ -53,7 +53,7 @@ static int list_outputs(const kf_adaln *a, output *out) {
 }
 
 /* Forward and backward, where all outputs were `byte` before. */
-static kf_status both_ways(const kf_adaln *a, const output *outputs, int n_outputs, int byte) {
+static kf_status both_passes(const kf_adaln *a, const output *outputs, int n_outputs, int byte) {
   for (int i = 0; i < n_outputs; i++) memset(outputs[i].data, byte, outputs[i].n_bytes);
   kf_status status = kf_adaln_forward(a);
   return status ? status : kf_adaln_backward(a);
@@ -67,12 +67,12 @@ static int check_bits(const char *command, const kf_adaln *wanted) {
   for (int i = 0; i < n; i++) n_bytes += outputs[i].n_bytes;
   char *bits = malloc(n_bytes);
   if (!bits) return cli_fail(EXIT_FAILED, command, "out of memory");
-  kf_status status = both_ways(&a, outputs, n, 0xff);
+  kf_status status = both_passes(&a, outputs, n, 0xff);
   for (int i = 0; i < n; at += outputs[i++].n_bytes)
     memcpy(bits + at, outputs[i].data, outputs[i].n_bytes);
   a.isa = KF_ISA_PORTABLE;
-  if (!status) status = both_ways(&a, outputs, n, 0);
-  if (status) code = cli_fail_status(status, command, NULL);
+  if (!status) status = both_passes(&a, outputs, n, 0);
+  if (status) code = cli_exit_code(status, command, NULL);
   at = 0;
   for (int i = 0; i < n && !code; at += outputs[i++].n_bytes)
     if (memcmp(bits + at, outputs[i].data, outputs[i].n_bytes) != 0)

@@ -33,9 +33,8 @@ enum {
   HEADS = 6,
   HEAD_DIM = 64,
   CHECK_ROWS = 1100, /* several blocks of the kernel, and a last one that is not full */
-  GEMM = 1536,
-  N_INPUTS = 4, /* q, k, v, d_o */
-  N_TENSORS = 8 /* and o, dq, dk, dv */
+  N_INPUTS = 4,      /* q, k, v, d_o */
+  N_TENSORS = 8      /* and o, dq, dk, dv */
 };
 
 static const int64_t n_floats = (int64_t)ROWS * HEADS * HEAD_DIM; /* of a tensor */
@@ -52,7 +51,7 @@ static void place(kf_attention *a, float *tensors) {
   a->lse = a->dv + n_floats;
 }
 
-static kf_status both_ways(const kf_attention *a) {
+static kf_status both_passes(const kf_attention *a) {
   kf_status status = kf_attention_forward(a);
   return status ? status : kf_attention_backward(a);
 }
@@ -64,11 +63,11 @@ static int check(const kf_attention *full, float *scratch) {
   kf_status status;
   int64_t n = (int64_t)CHECK_ROWS * HEAD_DIM;
   a.segment = &segment;
-  if ((status = both_ways(&a))) return cli_fail_status(status, name, NULL);
+  if ((status = both_passes(&a))) return cli_exit_code(status, name, NULL);
   for (int64_t i = 0; i < 4; i++)
     memcpy(scratch + i * n, a.o + i * n_floats, (size_t)n * sizeof *scratch);
   a.isa = KF_ISA_PORTABLE;
-  if ((status = both_ways(&a))) return cli_fail_status(status, name, NULL);
+  if ((status = both_passes(&a))) return cli_exit_code(status, name, NULL);
   for (int64_t i = 0; i < 4; i++) {
     const float *want = a.o + i * n_floats, *got = scratch + i * n;
     double worst = 0, most = 0;
@@ -84,47 +83,34 @@ static int check(const kf_attention *full, float *scratch) {
   return 0;
 }
 
-static void multiply(float *m) {
-  const float *b = m + GEMM * GEMM;
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, GEMM, GEMM, GEMM, 1, m, GEMM, b, GEMM, 0,
-              m + 2 * GEMM * GEMM, GEMM);
-}
-
 /* rows[0] forward, rows[1] backward. */
 static kf_status time_all(const kf_attention *a, float *matrices, int64_t rounds, bench_row *rows) {
   static double times[3][BENCH_MAX_ROUNDS];
-  const double flops = 4.0 * ROWS * ROWS * HEAD_DIM * HEADS, gemm_flops = 2.0 * GEMM * GEMM * GEMM;
+  const double flops = 4.0 * ROWS * ROWS * HEAD_DIM * HEADS, gemm_flops = 2 * pow(BENCH_GEMM, 3);
   kf_status status;
-  multiply(matrices);
+  bench_gemm_us(matrices);
   for (int64_t i = 0; i < rounds; i++) {
     double start = cli_now_us();
     if ((status = kf_attention_forward(a))) return status;
     double forward = cli_now_us();
     if ((status = kf_attention_backward(a))) return status;
-    double backward = cli_now_us();
-    multiply(matrices);
-    times[2][i] = cli_now_us() - backward;
-    times[1][i] = backward - forward;
+    times[1][i] = cli_now_us() - forward;
+    times[2][i] = bench_gemm_us(matrices);
     times[0][i] = forward - start;
   }
-  for (int i = 0; i < 2; i++) {
-    double gemm_us = kf_quantile(times[2], rounds, 0.5) * flops / gemm_flops;
-    rows[i] = (bench_row){.name = i ? "attn_bwd_vs_gemm" : "attn_fwd_vs_gemm",
-                          .against = "sgemm 1536^3 scaled to the same FLOPs",
-                          .median_us = kf_quantile(times[i], rounds, 0.5),
-                          .p99_us = kf_quantile(times[i], rounds, 0.99)};
-    rows[i].ratio = rows[i].median_us / (gemm_us * (i ? 2.5 : 1));
-  }
+  double gemm_us = kf_quantile(times[2], rounds, 0.5) * flops / gemm_flops;
+  const char *against = "sgemm 1536^3 scaled to the same FLOPs";
+  rows[0] = bench_row_of("attn_fwd_vs_gemm", times[0], rounds, against, gemm_us);
+  rows[1] = bench_row_of("attn_bwd_vs_gemm", times[1], rounds, against, 2.5 * gemm_us);
   return KF_OK;
 }
 
 static int run(kf_isa isa, int64_t rounds, bench_row *rows) {
   const kf_segment segment = {.rows = ROWS, .heads = HEADS};
   kf_attention a = {.n_segments = 1, .segment = &segment, .head_dim = HEAD_DIM, .isa = isa};
-  kf_status status;
   int code;
   a.workspace_bytes = (kf_attention_workspace(&a) + 63) / 64 * 64;
-  int64_t n_lse = (int64_t)ROWS * HEADS, n_matrices = 3 * GEMM * GEMM;
+  int64_t n_lse = (int64_t)ROWS * HEADS, n_matrices = 3 * BENCH_GEMM * BENCH_GEMM;
   float *tensors = malloc((size_t)(N_TENSORS * n_floats + n_lse) * sizeof *tensors);
   float *matrices = malloc((size_t)n_matrices * sizeof *matrices);
   a.workspace = aligned_alloc(64, (size_t)a.workspace_bytes);
@@ -138,7 +124,7 @@ static int run(kf_isa isa, int64_t rounds, bench_row *rows) {
   place(&a, tensors);
   if ((code = check(&a, matrices))) goto done; /* the product's room serves as scratch */
   bench_randomise(matrices, n_matrices, 2);
-  if ((status = time_all(&a, matrices, rounds, rows))) code = cli_fail_status(status, name, NULL);
+  code = cli_exit_code(time_all(&a, matrices, rounds, rows), name, NULL);
 
 done:
   free(a.workspace);
@@ -148,18 +134,16 @@ done:
 }
 
 int bench_attention(char **argv) {
-  const char *isa_text = "best", *rounds_text = NULL;
-  bool json = false;
-  const cli_option options[] = {{"--rounds", &rounds_text, NULL, NULL},
-                                {"--isa", &isa_text, NULL, NULL},
-                                {"--json", NULL, &json, NULL}};
+  const char *isa_text = "best";
   int64_t rounds = 7;
+  bool json = false;
+  const cli_option options[] = {{"--rounds", .whole = &rounds, .min = 1, .max = BENCH_MAX_ROUNDS},
+                                {"--isa", .text = &isa_text},
+                                {"--json", .flag = &json}};
   kf_isa isa;
   bench_row rows[2];
   int code = cli_parse(name, help, argv, options, 3);
   if (code >= 0) return code;
-  if (rounds_text && !cli_int(name, "--rounds", rounds_text, 1, BENCH_MAX_ROUNDS, &rounds))
-    return EXIT_MISUSE;
   if (!bench_isa(name, isa_text, &isa)) return EXIT_MISUSE;
   if ((code = run(isa, rounds, rows))) return code;
   return bench_show(name, rows, 2, json);

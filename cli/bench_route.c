@@ -78,9 +78,8 @@ static kf_status time_both(kf_comm *world, contest *c, int64_t rounds) {
   }
   if ((status = kf_comm_reduce(world, KF_MAX, KF_F64, rounds, ours))) return status;
   if ((status = kf_comm_reduce(world, KF_MAX, KF_F64, rounds, theirs))) return status;
-  c->row.median_us = kf_quantile(ours, rounds, 0.5);
-  c->row.p99_us = kf_quantile(ours, rounds, 0.99);
-  c->row.ratio = c->row.median_us / kf_quantile(theirs, rounds, 0.5);
+  double theirs_us = kf_quantile(theirs, rounds, 0.5);
+  c->row = bench_row_of(NULL, ours, rounds, c->row.against, theirs_us);
   return KF_OK;
 }
 
@@ -321,11 +320,12 @@ static kf_status step_row(kf_comm *world, int64_t rounds, bench_row *out) {
 
 static int measure(const char *only, int64_t rounds, bool json) {
   kf_status (*const run[N_ROWS])(kf_comm *, int64_t, bench_row *) = {route_row, pack_row, step_row};
+  const int64_t usual[N_ROWS] = {31, 31, 1000};
   bench_row rows[N_ROWS];
   kf_comm *world = NULL;
   kf_status status = kf_comm_mpi_create(NULL, &world);
   int n_rows = 0, code = 0;
-  if (status) return cli_fail_status(status, name, NULL);
+  if (status) return cli_exit_code(status, name, NULL);
   int32_t rank = kf_comm_rank(world), n_ranks = kf_comm_size(world);
   if (n_ranks % 2 != 0) {
     if (rank == 0)
@@ -336,10 +336,7 @@ static int measure(const char *only, int64_t rounds, bool json) {
   }
   for (int i = 0; i < N_ROWS && !status; i++) {
     if (only && strcmp(only, row_names[i]) != 0) continue;
-    if (rounds > 0)
-      status = run[i](world, rounds, &rows[n_rows]);
-    else
-      status = run[i](world, run[i] == step_row ? 1000 : 31, &rows[n_rows]);
+    status = run[i](world, rounds > 0 ? rounds : usual[i], &rows[n_rows]);
     rows[n_rows++].name = row_names[i];
   }
   if (status) {
@@ -361,16 +358,14 @@ static int measure(const char *only, int64_t rounds, bool json) {
 #endif
 
 int bench_route(char **argv) {
-  const char *only = NULL, *rounds_text = NULL;
-  bool json = false, known = false;
-  const cli_option options[] = {{"--only", &only, NULL, NULL},
-                                {"--rounds", &rounds_text, NULL, NULL},
-                                {"--json", NULL, &json, NULL}};
+  const char *only = NULL;
   int64_t rounds = 0;
+  bool json = false, known = false;
+  const cli_option options[] = {{"--only", .text = &only},
+                                {"--rounds", .whole = &rounds, .min = 1, .max = BENCH_MAX_ROUNDS},
+                                {"--json", .flag = &json}};
   int code = cli_parse(name, help, argv, options, 3);
   if (code >= 0) return code;
-  if (rounds_text && !cli_int(name, "--rounds", rounds_text, 1, BENCH_MAX_ROUNDS, &rounds))
-    return EXIT_MISUSE;
   for (int i = 0; only && i < N_ROWS; i++) known |= strcmp(only, row_names[i]) == 0;
   if (only && !known)
     return cli_fail(EXIT_MISUSE, name, "--only: found \"%s\", expected %s, %s or %s", only,

@@ -87,14 +87,9 @@ static kf_status time_steps(kf_scheduler *s, kf_planner *planner, const kf_batch
     added[i] = step_us + update_us - plan_us;
   }
   double plan_us = kf_quantile(alone, rounds, 0.5);
-  double *times[] = {update, added};
-  for (int i = 0; i < 2; i++) {
-    rows[i] = (bench_row){.name = i ? "scheduler_step" : "scheduler_update",
-                          .against = "the plan of the same step, 32x89",
-                          .median_us = kf_quantile(times[i], rounds, 0.5),
-                          .p99_us = kf_quantile(times[i], rounds, 0.99)};
-    rows[i].ratio = rows[i].median_us / plan_us;
-  }
+  const char *against = "the plan of the same step, 32x89";
+  rows[0] = bench_row_of("scheduler_update", update, rounds, against, plan_us);
+  rows[1] = bench_row_of("scheduler_step", added, rounds, against, plan_us);
   return KF_OK;
 }
 
@@ -117,7 +112,7 @@ done:
   kf_batch_free(batch);
   if (status == KF_EPLAN)
     return cli_fail(EXIT_FAILED, name, "the scheduler's plan is not the planner's");
-  return status ? cli_fail_status(status, name, NULL) : 0;
+  return cli_exit_code(status, name, NULL);
 }
 
 /* ---------------------------------------------------------------------- prediction */
@@ -272,24 +267,19 @@ static int prediction(int64_t steps, bench_row *row, bench_figure figures[2]) {
 done:
   kf_scheduler_free(scheduler);
   work_free(&w);
-  return status ? cli_fail_status(status, name, NULL) : 0;
+  return cli_exit_code(status, name, NULL);
 }
 
 int bench_scheduler(char **argv) {
-  const char *rounds_text = NULL, *steps_text = NULL;
-  bool json = false;
-  const cli_option options[] = {{"--rounds", &rounds_text, NULL, NULL},
-                                {"--steps", &steps_text, NULL, NULL},
-                                {"--json", NULL, &json, NULL}};
   int64_t rounds = 1000, steps = 40;
+  bool json = false;
+  const cli_option options[] = {{"--rounds", .whole = &rounds, .min = 1, .max = BENCH_MAX_ROUNDS},
+                                {"--steps", .whole = &steps, .max = MOST_STEPS},
+                                {"--json", .flag = &json}};
   bench_figure figures[2];
   bench_row rows[3];
   int code = cli_parse(name, help, argv, options, 3);
   if (code >= 0) return code;
-  if (rounds_text && !cli_int(name, "--rounds", rounds_text, 1, BENCH_MAX_ROUNDS, &rounds))
-    return EXIT_MISUSE;
-  if (steps_text && !cli_int(name, "--steps", steps_text, 0, MOST_STEPS, &steps))
-    return EXIT_MISUSE;
   if ((code = overhead(rounds, rows))) return code;
   if (steps > 1 && (code = prediction(steps, &rows[2], figures))) return code;
   return bench_show_figures(name, rows, steps > 1 ? 3 : 2, figures, steps > 1 ? 2 : 0, json);

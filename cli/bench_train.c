@@ -30,14 +30,7 @@ static const char help[] =
   "The gradients are compared with those of the portable kernels first. ratio = our median / the\n"
   "median of sgemm 1536^3 on one thread, scaled to the same FLOPs, measured in the same run.\n";
 
-enum {
-  ROWS = 2048,
-  SIDE = 45,
-  CHECK_ROWS = 130,
-  GEMM = 1536,
-  GEMMS_A_ROUND = 8,
-  MOST_ROUNDS = 10000
-};
+enum { ROWS = 2048, SIDE = 45, CHECK_ROWS = 130, GEMMS_A_ROUND = 8, MOST_ROUNDS = 10000 };
 
 /* A model with its optimiser, and one sequence for it. */
 typedef struct problem {
@@ -110,13 +103,12 @@ static int check(kf_isa isa) {
   const kf_model model = {96, 2, 3};
   problem p[2];
   kf_status status = KF_OK;
-  int code = 0;
   memset(p, 0, sizeof p);
   for (int i = 0; i < 2 && !status; i++) {
     status = problem_make(&model, i ? KF_ISA_PORTABLE : isa, CHECK_ROWS, &p[i]);
     if (!status) status = differentiate(&p[i]);
   }
-  if (status) code = cli_fail_status(status, name, NULL);
+  int code = cli_exit_code(status, name, NULL);
   for (int id = 0; id < TRAIN_N_TENSORS && !code; id++) {
     const train_tensor *t = &p[0].params.tensor[id];
     double worst = 0, most = 0;
@@ -136,33 +128,25 @@ static int check(kf_isa isa) {
 
 static kf_status time_all(problem *p, float *matrices, int64_t rounds, bench_row *out) {
   static double ours[MOST_ROUNDS], gemms[MOST_ROUNDS * GEMMS_A_ROUND];
-  const float *b = matrices + GEMM * GEMM;
-  double gemm_flops = 2.0 * GEMM * GEMM * GEMM;
   kf_status status = step(p); /* the first one pays for the memory */
   for (int64_t i = 0; i < rounds && !status; i++) {
     double start = cli_now_us();
     status = step(p);
     ours[i] = cli_now_us() - start;
-    for (int64_t j = 0; j < GEMMS_A_ROUND; j++) {
-      start = cli_now_us();
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, GEMM, GEMM, GEMM, 1, matrices, GEMM, b,
-                  GEMM, 0, matrices + 2 * GEMM * GEMM, GEMM);
-      gemms[i * GEMMS_A_ROUND + j] = cli_now_us() - start;
-    }
+    for (int64_t j = 0; j < GEMMS_A_ROUND; j++)
+      gemms[i * GEMMS_A_ROUND + j] = bench_gemm_us(matrices);
   }
   if (status) return status;
+  double share = train_net_flops(&p->params.model, ROWS) / (2 * pow(BENCH_GEMM, 3));
   double gemm_us = kf_quantile(gemms, rounds * GEMMS_A_ROUND, 0.5);
-  *out = (bench_row){.name = "train_vs_gemm",
-                     .against = "sgemm 1536^3 scaled to the same FLOPs",
-                     .median_us = kf_quantile(ours, rounds, 0.5),
-                     .p99_us = kf_quantile(ours, rounds, 0.99)};
-  out->ratio = out->median_us * gemm_flops / (gemm_us * train_net_flops(&p->params.model, ROWS));
+  *out = bench_row_of("train_vs_gemm", ours, rounds, "sgemm 1536^3 scaled to the same FLOPs",
+                      gemm_us * share);
   return KF_OK;
 }
 
 static int run(kf_isa isa, int64_t rounds, bench_row *row) {
   problem p = {0};
-  float *matrices = malloc(3 * GEMM * GEMM * sizeof *matrices);
+  float *matrices = malloc(3 * BENCH_GEMM * BENCH_GEMM * sizeof *matrices);
   kf_model model;
   int code = 0;
   openblas_set_num_threads(1);
@@ -171,29 +155,27 @@ static int run(kf_isa isa, int64_t rounds, bench_row *row) {
     status = problem_make(&model, isa, ROWS, &p);
     if (!status && !matrices) status = kf_fail(KF_ENOMEM, "out of memory: matrices to be timed");
     if (!status) {
-      bench_randomise(matrices, 3 * GEMM * GEMM, 4);
+      bench_randomise(matrices, 3 * BENCH_GEMM * BENCH_GEMM, 4);
       status = time_all(&p, matrices, rounds, row);
     }
   }
-  if (status) code = cli_fail_status(status, name, NULL);
+  if (status) code = cli_exit_code(status, name, NULL);
   problem_free(&p);
   free(matrices);
   return code;
 }
 
 int bench_train(char **argv) {
-  const char *isa_text = "best", *rounds_text = NULL;
-  bool json = false;
-  const cli_option options[] = {{"--rounds", &rounds_text, NULL, NULL},
-                                {"--isa", &isa_text, NULL, NULL},
-                                {"--json", NULL, &json, NULL}};
+  const char *isa_text = "best";
   int64_t rounds = 5;
+  bool json = false;
+  const cli_option options[] = {{"--rounds", .whole = &rounds, .min = 1, .max = MOST_ROUNDS},
+                                {"--isa", .text = &isa_text},
+                                {"--json", .flag = &json}};
   kf_isa isa;
   bench_row row;
   int code = cli_parse(name, help, argv, options, 3);
   if (code >= 0) return code;
-  if (rounds_text && !cli_int(name, "--rounds", rounds_text, 1, MOST_ROUNDS, &rounds))
-    return EXIT_MISUSE;
   if (!bench_isa(name, isa_text, &isa)) return EXIT_MISUSE;
   if ((code = run(isa, rounds, &row))) return code;
   return bench_show(name, &row, 1, json);

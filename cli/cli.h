@@ -12,6 +12,8 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include <jansson.h>
+
 #include <knapformer.h>
 
 enum { EXIT_FAILED = 1, EXIT_MISUSE = 2 };
@@ -25,23 +27,30 @@ typedef struct cli_list {
   int n;
 } cli_list;
 
-/* "--name VALUE" or "--name=VALUE" sets *value or goes into *list; an option without a value sets
-** *flag. The option of no name gets the argument that belongs to no option; there may be one. */
+/*
+** "--name VALUE" or "--name=VALUE" sets a text, a whole number or a real one, or goes into a list;
+** an option without a value sets a flag. What is not given stays as it was. The option of no name
+** gets the argument that belongs to no option; there may be one.
+*/
 typedef struct cli_option {
   const char *name;
-  const char **value;
+  const char **text; /* one of these five */
   bool *flag;
   cli_list *list;
+  int64_t *whole, min, max;
+  double *real, least, most;
 } cli_option;
 
 /*
-** Parse everything after the command. `command` ("plan", "bench plan") is for messages, `help`
-** is what --help prints. Returns -1 to go on, or an exit code to stop with.
+** Parse everything after the command; then read the numbers, in the order of the table. `command`
+** ("plan", "bench plan") is for messages, `help` is what --help prints. Returns -1 to go on, or an
+** exit code to stop with.
 */
 int cli_parse(const char *command, const char *help, char **argv, const cli_option *options,
               int n_options);
 
-/* The number that an option gave. They say what is wrong on stderr and return false. */
+/* The number that an option gave; text NULL: it did not, and *out stays. They say what is wrong on
+** stderr and return false. */
 bool cli_int(const char *command, const char *option, const char *text, int64_t min, int64_t max,
              int64_t *out);
 bool cli_real(const char *command, const char *option, const char *text, double min, double max,
@@ -54,13 +63,17 @@ __attribute__((format(printf, 3, 4)))
 int
 cli_fail(int code, const char *command, const char *format, ...);
 
-/* The same for a failed call of the library; `option` is what the user gave, or NULL. */
-int cli_fail_status(kf_status status, const char *command, const char *option);
+/* 0 if a call of the library succeeded; else an exit code, after saying what failed. `option` is what
+** the user gave, or NULL. */
+int cli_exit_code(kf_status status, const char *command, const char *option);
 
 /* The whole of a file, or of standard input if `path` is "-"; free() *out. 0, or an exit code after
 ** saying why; `option` is what the user gave it by, or NULL. */
 int cli_read_file(const char *command, const char *option, const char *path, char **out,
                   size_t *n_bytes);
+
+/* How that file is called in messages and tables. */
+const char *cli_file_name(const char *path);
 
 /* What an option named, and which: a file. */
 typedef struct cli_file {
@@ -72,9 +85,13 @@ typedef struct cli_file {
 ** after saying so. */
 int cli_check_files(const char *command, const cli_file *file, int n);
 
-/* Write a text that an option asked for into the file it named, over what is there. 0, or an exit code
+/* Write a text that an option asked for into the file it named, over what is there, and free it. 0, or
+** an exit code after saying why. */
+int cli_write_file(const char *command, const char *option, const char *path, char *text);
+
+/* Show an object that json_pack has made, or NULL for want of memory, and free it. 0, or an exit code
 ** after saying why. */
-int cli_write_file(const char *command, const char *option, const char *path, const char *text);
+int cli_print_json(const char *command, json_t *object, int digits);
 
 /* Close stdout and see that all of it was written: a full disk must not look like success. */
 int cli_close_stdout(const char *command);
@@ -137,13 +154,16 @@ int cli_fail_rank(const char *command, const kf_comm *comm);
 
 /* ------------------------------------------------------------ view_plan.c: the terminal */
 
-/* What standard output can show, and how many cells each of two bars in a row has. */
+/* What the user and the locale let a terminal show, and how many cells each bar in a row has. */
 typedef struct cli_screen {
   bool colour, unicode;
   int bar;
 } cli_screen;
 
-/* For rows whose text takes `n_columns` beside the two bars. */
+/* With bars of 8 to `most` cells, 60 at the most; `bar` if it is in between. */
+cli_screen cli_screen_of(int bar, int most);
+
+/* Of standard output, colour on a terminal only; for rows of two bars whose text takes `n_columns`. */
 cli_screen cli_screen_of_stdout(int n_columns);
 
 /* A bar of compute and communication, `top` of which would fill all cells; where it ends short of

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <jansson.h>
+#include <cblas.h>
 
 #include "bench.h"
 
@@ -58,29 +58,35 @@ double bench_qsort_us(double *values, int64_t n, uint64_t *state) {
   return cli_now_us() - start;
 }
 
-void bench_row_of_qsort(double *ours_us, double *sorts_us, int64_t rounds, bench_row *out) {
-  double sort_us = kf_quantile(sorts_us, rounds, 0.5);
-  out->against = "qsort of as many doubles";
-  out->median_us = kf_quantile(ours_us, rounds, 0.5);
-  out->p99_us = kf_quantile(ours_us, rounds, 0.99);
-  out->ratio = sort_us > 0 ? out->median_us / sort_us : 1;
+double bench_gemm_us(float *m) {
+  enum { N = BENCH_GEMM };
+  double start = cli_now_us();
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, N, N, N, 1, m, N, m + N * N, N, 0,
+              m + 2 * N * N, N);
+  return cli_now_us() - start;
 }
 
-static int print_json(const char *command, const bench_row *rows, int n_rows,
-                      const bench_figure *figures, int n_figures) {
+bench_row bench_row_of(const char *name, double *times_us, int64_t n, const char *against,
+                       double reference_us) {
+  double median_us = kf_quantile(times_us, n, 0.5);
+  return (bench_row){.name = name,
+                     .against = against,
+                     .median_us = median_us,
+                     .p99_us = kf_quantile(times_us, n, 0.99),
+                     .ratio = reference_us > 0 ? median_us / reference_us : 1};
+}
+
+static json_t *to_json(const bench_row *rows, int n_rows, const bench_figure *figures,
+                       int n_figures) {
   json_t *list = json_array();
   for (int i = 0; i < n_rows; i++)
     json_array_append_new(list, json_pack("{s:s,s:f,s:f,s:f,s:s}", "name", rows[i].name,
                                           "median_us", rows[i].median_us, "p99_us", rows[i].p99_us,
                                           "ratio", rows[i].ratio, "against", rows[i].against));
   json_t *object = json_pack("{s:o}", "rows", list);
-  if (!object) return cli_fail(EXIT_FAILED, command, "out of memory");
   for (int i = 0; i < n_figures; i++)
     json_object_set_new(object, figures[i].name, json_real(figures[i].value));
-  json_dumpf(object, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
-  putchar('\n');
-  json_decref(object);
-  return 0;
+  return object;
 }
 
 static void print_table(const bench_row *rows, int n_rows) {
@@ -95,13 +101,14 @@ static void print_table(const bench_row *rows, int n_rows) {
 
 int bench_show_figures(const char *command, const bench_row *rows, int n_rows,
                        const bench_figure *figures, int n_figures, bool json) {
-  int code;
-  if (json && (code = print_json(command, rows, n_rows, figures, n_figures))) return code;
-  if (!json) {
+  int code = 0;
+  if (json) {
+    code = cli_print_json(command, to_json(rows, n_rows, figures, n_figures), 6);
+  } else {
     print_table(rows, n_rows);
     for (int i = 0; i < n_figures; i++) printf("%s %.4f\n", figures[i].name, figures[i].value);
   }
-  return cli_close_stdout(command);
+  return code ? code : cli_close_stdout(command);
 }
 
 int bench_show(const char *command, const bench_row *rows, int n_rows, bool json) {

@@ -13,8 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <jansson.h>
-
 #include "cmd_bucket.h"
 
 static const char name[] = "bucket";
@@ -80,11 +78,12 @@ const char *const bucket_rule_name[N_RULES] = {"equal_token", "power", "two_term
 static const kf_rule rules[BALANCED] = {KF_RULE_EQUAL_TOKEN, KF_RULE_POWER, KF_RULE_TWO_TERM,
                                         KF_RULE_PACKED};
 
-/* All options as texts, NULL where not given. */
+/* All options; NULL or 0 where not given, if there is no default. */
 typedef struct request {
-  const char *lens, *shapes, *mix, *ranks, *seed, *model, *gamma, *fit, *cluster;
-  const char *mem_tokens, *mem_bytes, *fixed_bytes, *token_bytes, *match, *comp_seconds;
-  const char *mode, *p, *window, *svg;
+  const char *lens, *shapes, *mix, *model, *fit, *cluster, *mode, *p, *svg;
+  const char *mem_bytes, *fixed_bytes, *token_bytes;
+  int64_t ranks, seed, mem_tokens, match, window;
+  double gamma, comp_seconds;
   bool recompute, keep_all, json;
 } request;
 
@@ -100,13 +99,8 @@ typedef struct job {
 
 /* --------------------------------------------------------------------------- the samples */
 
-/* How a file is called in messages. */
-static const char *file_name(const char *path) {
-  return strcmp(path, "-") == 0 ? "standard input" : path;
-}
-
 static const char *data_of(const request *q) {
-  return q->mix ? q->mix : q->lens ? file_name(q->lens) : "shapes";
+  return q->mix ? q->mix : q->lens ? cli_file_name(q->lens) : "shapes";
 }
 
 static int read_lens(const request *q, job *j) {
@@ -120,14 +114,14 @@ static int read_lens(const request *q, job *j) {
     q->lens ? kf_lens_parse(data_of(q), text, n_bytes, &j->len, &r->n_samples)
             : kf_lens_parse("list", q->shapes, strlen(q->shapes), &j->len, &r->n_samples);
   free(text);
-  return status ? cli_fail_status(status, name, option) : 0;
+  return cli_exit_code(status, name, option);
 }
 
 static int read_mix(const request *q, job *j) {
   bucket_result *r = &j->result;
   kf_batch *batch;
   kf_status status = kf_mix_create(q->mix, r->n_ranks, r->seed, &batch);
-  if (status) return cli_fail_status(status, name, "--mix");
+  if (status) return cli_exit_code(status, name, "--mix");
   size_t n_bytes = (size_t)batch->n_seqs * sizeof *j->len;
   r->n_ranks = batch->n_ranks;
   r->n_samples = batch->n_seqs;
@@ -138,19 +132,15 @@ static int read_mix(const request *q, job *j) {
 }
 
 static int read_samples(const request *q, job *j) {
-  int64_t n_ranks = 0, seed = 0;
   int n_given = !!q->lens + !!q->shapes + !!q->mix, code;
   if (n_given != 1)
     return cli_fail(EXIT_MISUSE, name, "found %s --mix, --lens and --shapes, expected one of them",
                     n_given ? "several of" : "none of");
   if (!q->ranks && !q->mix)
     return cli_fail(EXIT_MISUSE, name, "found no --ranks, expected the number of ranks");
-  if (q->ranks && !cli_int(name, "--ranks", q->ranks, 1, KF_MAX_RANKS, &n_ranks))
-    return EXIT_MISUSE;
-  if (q->seed && !cli_int(name, "--seed", q->seed, 0, INT64_MAX, &seed)) return EXIT_MISUSE;
   bucket_result *r = &j->result;
-  r->n_ranks = (int32_t)n_ranks;
-  r->seed = (uint64_t)seed;
+  r->n_ranks = (int32_t)q->ranks;
+  r->seed = (uint64_t)q->seed;
   r->data = data_of(q);
   if ((code = q->mix ? read_mix(q, j) : read_lens(q, j))) return code;
   for (int64_t i = 0; i < r->n_samples; i++) r->n_tokens += j->len[i];
@@ -204,13 +194,11 @@ static int read_fit(const request *q, job *j) {
   size_t n_bytes = 0;
   int length, code = cli_read_file(name, "--fit", q->fit, &text, &n_bytes);
   if (code) return code;
-  const char *line = first_line(text, n_bytes, &length), *file = file_name(q->fit);
+  const char *line = first_line(text, n_bytes, &length), *file = cli_file_name(q->fit);
   if (length >= 5 && strncmp(line, "cost:", 5) == 0) {
-    kf_status status = kf_fit_load(file, text, n_bytes, &j->options.bucket.cost);
-    if (status) code = cli_fail_status(status, name, "--fit");
+    code = cli_exit_code(kf_fit_load(file, text, n_bytes, &j->options.bucket.cost), name, "--fit");
   } else if (length > 0 && memchr(line, ',', (size_t)length)) {
-    kf_status status = fit_rows(file, text, n_bytes, j);
-    if (status) code = cli_fail_status(status, name, "--fit");
+    code = cli_exit_code(fit_rows(file, text, n_bytes, j), name, "--fit");
   } else
     code = cli_fail(EXIT_MISUSE, name,
                     "--fit: \"%s\" has neither the cost that \"knapformer fit -o\" saves nor rows "
@@ -221,23 +209,18 @@ static int read_fit(const request *q, job *j) {
 }
 
 static int make_cost(const request *q, job *j) {
-  kf_cluster cluster;
-  kf_status status;
   bucket_result *r = &j->result;
-  r->gamma = KF_DEFAULT_GAMMA;
-  r->model = q->model ? q->model : KF_DEFAULT_MODEL;
-  r->fit = q->fit ? file_name(q->fit) : NULL;
-  if (q->gamma && q->fit)
+  r->gamma = q->gamma > 0 ? q->gamma : KF_DEFAULT_GAMMA;
+  r->model = q->model;
+  r->fit = q->fit ? cli_file_name(q->fit) : NULL;
+  if (q->gamma > 0 && q->fit)
     return cli_fail(EXIT_MISUSE, name, "found both --gamma and --fit, expected one of them");
-  if ((status = kf_model_parse(r->model, &j->model)))
-    return cli_fail_status(status, name, "--model");
-  if (q->cluster && !*q->cluster)
+  kf_status status = kf_model_parse(q->model, &j->model);
+  if (status) return cli_exit_code(status, name, "--model");
+  if (!*q->cluster)
     return cli_fail(EXIT_MISUSE, name, "--cluster: found \"\", expected a name or a text");
-  if ((status = kf_cluster_parse(q->cluster ? q->cluster : "free", r->n_ranks, &cluster)))
-    return cli_fail_status(status, name, "--cluster");
-  if (q->gamma && !cli_real(name, "--gamma", q->gamma, 1e-6, 1e6, &r->gamma)) return EXIT_MISUSE;
-  if ((status = kf_cost_static(&j->model, &cluster, r->gamma, &j->options.bucket.cost)))
-    return cli_fail_status(status, name, NULL);
+  status = kf_cost_preset(q->model, q->cluster, r->n_ranks, r->gamma, &j->options.bucket.cost);
+  if (status) return cli_exit_code(status, name, "--cluster"); /* all that can still be wrong */
   return q->fit ? read_fit(q, j) : 0;
 }
 
@@ -272,7 +255,6 @@ static bool read_bytes(const char *option, const char *text, double min, double 
 }
 
 static int read_memory(const request *q, job *j) {
-  int64_t *mem_tokens = &j->options.bucket.mem_tokens;
   kf_activations activations;
   double limit_bytes;
   kf_status status;
@@ -286,40 +268,36 @@ static int read_memory(const request *q, job *j) {
     if (stray[i])
       return cli_fail(EXIT_MISUSE, name, "found %s with --mem-tokens, expected --mem-bytes",
                       stray[i]);
-  if (q->mem_tokens)
-    return cli_int(name, "--mem-tokens", q->mem_tokens, 1, KF_MAX_TOKENS, mem_tokens) ? 0
-                                                                                      : EXIT_MISUSE;
+  j->options.bucket.mem_tokens = q->mem_tokens;
+  if (q->mem_tokens) return 0;
   if (q->token_bytes && q->recompute)
     return cli_fail(EXIT_MISUSE, name,
                     "found both --token-bytes and --recompute, expected one of them");
   if (!read_bytes("--mem-bytes", q->mem_bytes, 1, &limit_bytes)) return EXIT_MISUSE;
   if ((status = kf_activations_static(&j->model, 2, q->recompute, &activations)))
-    return cli_fail_status(status, name, "--model");
+    return cli_exit_code(status, name, "--model");
   if (q->token_bytes && !read_bytes("--token-bytes", q->token_bytes, 1, &activations.token_bytes))
     return EXIT_MISUSE;
   if (q->fixed_bytes && !read_bytes("--fixed-bytes", q->fixed_bytes, 0, &activations.fixed_bytes))
     return EXIT_MISUSE;
   j->result.token_bytes = activations.token_bytes;
   j->result.token_bytes_of = q->token_bytes ? NULL : j->result.model;
-  status = kf_activations_tokens(&activations, limit_bytes, mem_tokens);
-  return status ? cli_fail_status(status, name, "--mem-bytes") : 0;
+  status = kf_activations_tokens(&activations, limit_bytes, &j->options.bucket.mem_tokens);
+  return cli_exit_code(status, name, "--mem-bytes");
 }
 
 static int read_compute(const request *q, job *j) {
-  kf_bucket_options *b = &j->options.bucket;
-  if (!q->match == !q->comp_seconds)
+  if (!q->match == !(q->comp_seconds > 0))
     return cli_fail(EXIT_MISUSE, name, "found %s --comp-seconds, expected one of them",
                     q->match ? "both --match and" : "neither --match nor");
-  if (q->match && !cli_int(name, "--match", q->match, 1, KF_MAX_LEN, &b->match_len))
-    return EXIT_MISUSE;
-  if (q->comp_seconds && !cli_real(name, "--comp-seconds", q->comp_seconds, 1e-9, 1e9, &b->comp_s))
-    return EXIT_MISUSE;
+  j->options.bucket.match_len = q->match;
+  j->options.bucket.comp_s = q->comp_seconds;
   return 0;
 }
 
 static int read_power(const request *q, job *j) {
   kf_bucket_options *b = &j->options.bucket;
-  if (!q->p || strcmp(q->p, "best") == 0) return 0;
+  if (strcmp(q->p, "best") == 0) return 0;
   if (strcmp(q->p, "fitted") != 0) {
     b->power = KF_POWER_GIVEN;
     if (*q->p < '0' || *q->p > '9')
@@ -331,7 +309,7 @@ static int read_power(const request *q, job *j) {
   if (!j->has_rows) return 0;
   if (j->rows_p < 0.5 || j->rows_p > 3)
     return cli_fail(EXIT_MISUSE, name, "--p: the rows of %s fit %.2f, expected 0.5 to 3",
-                    file_name(q->fit), j->rows_p);
+                    cli_file_name(q->fit), j->rows_p);
   b->power = KF_POWER_GIVEN;
   b->p = j->rows_p;
   return 0;
@@ -339,17 +317,15 @@ static int read_power(const request *q, job *j) {
 
 static int read_manner(const request *q, job *j) {
   static const char *const modes[] = {"random", "same", "similar"}; /* as kf_step_mode */
-  const char *mode = q->mode ? q->mode : modes[0];
   int i = 0, code;
-  while (i < 3 && strcmp(mode, modes[i]) != 0) i++;
+  while (i < 3 && strcmp(q->mode, modes[i]) != 0) i++;
   if (i == 3)
     return cli_fail(EXIT_MISUSE, name, "--mode: found \"%s\", expected random, same or similar",
-                    mode);
+                    q->mode);
   j->options.mode = (kf_step_mode)i;
   j->result.mode = modes[i];
   if ((code = read_power(q, j))) return code;
-  if (q->window && !cli_int(name, "--window", q->window, 1, 1 << 20, &j->options.window))
-    return EXIT_MISUSE;
+  j->options.window = q->window;
   j->options.keep_all = q->keep_all;
   return 0;
 }
@@ -412,7 +388,7 @@ static int run(job *j) {
     status = run_rule(j, rule);
     n_steps += j->result.epoch[rule].n_steps;
   }
-  if (status) return cli_fail_status(status, name, NULL);
+  if (status) return cli_exit_code(status, name, NULL);
   if (n_steps == 0)
     return cli_fail(EXIT_FAILED, name,
                     "%" PRId64 " sample%s: no rule makes a step of %" PRId32 " ranks, expected a "
@@ -463,16 +439,6 @@ static json_t *to_json(const bucket_result *r) {
                    "fitted_p", r->fitted_p, "rules", all, "buckets", list);
 }
 
-static int print_json(const bucket_result *r) {
-  json_t *object = to_json(r);
-  char *text = json_dumps(object, JSON_INDENT(1) | JSON_REAL_PRECISION(15));
-  json_decref(object);
-  if (!text) return cli_fail(EXIT_FAILED, name, "out of memory, or a figure is not finite");
-  puts(text);
-  free(text);
-  return 0;
-}
-
 static int write_svg(const char *path, const bucket_result *r) {
   char title[200], *text;
   kf_bucket_panel panel[N_RULES];
@@ -487,37 +453,35 @@ static int write_svg(const char *path, const bucket_result *r) {
   snprintf(title, sizeof title, "%.*s%s, %" PRId32 " ranks, mode %s", shown, data,
            shown < n ? "..." : "", r->n_ranks, r->mode);
   kf_status status = kf_svg_buckets(panel, N_RULES, title, &text);
-  if (status) return cli_fail_status(status, name, "--svg");
-  int code = cli_write_file(name, "--svg", path, text);
-  free(text);
-  return code;
+  return status ? cli_exit_code(status, name, "--svg") : cli_write_file(name, "--svg", path, text);
 }
 
 int cli_bucket(char **argv) {
-  request q = {0};
+  request q = {.model = KF_DEFAULT_MODEL, .cluster = "free", .mode = "random", .p = "best"};
   job j = {0};
-  const cli_option options[] = {{"--lens", &q.lens, NULL, NULL},
-                                {"--shapes", &q.shapes, NULL, NULL},
-                                {"--mix", &q.mix, NULL, NULL},
-                                {"--ranks", &q.ranks, NULL, NULL},
-                                {"--seed", &q.seed, NULL, NULL},
-                                {"--mem-tokens", &q.mem_tokens, NULL, NULL},
-                                {"--mem-bytes", &q.mem_bytes, NULL, NULL},
-                                {"--fixed-bytes", &q.fixed_bytes, NULL, NULL},
-                                {"--token-bytes", &q.token_bytes, NULL, NULL},
-                                {"--recompute", NULL, &q.recompute, NULL},
-                                {"--match", &q.match, NULL, NULL},
-                                {"--comp-seconds", &q.comp_seconds, NULL, NULL},
-                                {"--model", &q.model, NULL, NULL},
-                                {"--gamma", &q.gamma, NULL, NULL},
-                                {"--fit", &q.fit, NULL, NULL},
-                                {"--cluster", &q.cluster, NULL, NULL},
-                                {"--mode", &q.mode, NULL, NULL},
-                                {"--p", &q.p, NULL, NULL},
-                                {"--window", &q.window, NULL, NULL},
-                                {"--keep-all", NULL, &q.keep_all, NULL},
-                                {"--svg", &q.svg, NULL, NULL},
-                                {"--json", NULL, &q.json, NULL}};
+  const cli_option options[] = {
+    {"--lens", .text = &q.lens},
+    {"--shapes", .text = &q.shapes},
+    {"--mix", .text = &q.mix},
+    {"--ranks", .whole = &q.ranks, .min = 1, .max = KF_MAX_RANKS},
+    {"--seed", .whole = &q.seed, .max = INT64_MAX},
+    {"--mem-tokens", .whole = &q.mem_tokens, .min = 1, .max = KF_MAX_TOKENS},
+    {"--mem-bytes", .text = &q.mem_bytes},
+    {"--fixed-bytes", .text = &q.fixed_bytes},
+    {"--token-bytes", .text = &q.token_bytes},
+    {"--recompute", .flag = &q.recompute},
+    {"--match", .whole = &q.match, .min = 1, .max = KF_MAX_LEN},
+    {"--comp-seconds", .real = &q.comp_seconds, .least = 1e-9, .most = 1e9},
+    {"--model", .text = &q.model},
+    {"--gamma", .real = &q.gamma, .least = 1e-6, .most = 1e6},
+    {"--fit", .text = &q.fit},
+    {"--cluster", .text = &q.cluster},
+    {"--mode", .text = &q.mode},
+    {"--p", .text = &q.p},
+    {"--window", .whole = &q.window, .min = 1, .max = 1 << 20},
+    {"--keep-all", .flag = &q.keep_all},
+    {"--svg", .text = &q.svg},
+    {"--json", .flag = &q.json}};
   int code = cli_parse(name, help, argv, options, (int)(sizeof options / sizeof *options));
   if (code >= 0) return code;
   const cli_file files[] = {
@@ -531,7 +495,7 @@ int cli_bucket(char **argv) {
   if ((code = run(&j))) goto done;
   if (q.svg && (code = write_svg(q.svg, &j.result))) goto done;
   if (q.json)
-    code = print_json(&j.result);
+    code = cli_print_json(name, to_json(&j.result), 15);
   else
     bucket_view(&j.result);
   if (!code) code = cli_close_stdout(name);

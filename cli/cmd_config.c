@@ -23,15 +23,11 @@ static const char help[] =
   "  --print-default    print all keys with their defaults, as YAML to start from\n";
 
 typedef struct request {
-  const char *check, *ranks;
+  const char *check;
+  int64_t ranks; /* 0: not given */
   cli_list set;
   bool print, print_default;
 } request;
-
-/* The file's own name in messages. */
-static const char *file_of(const request *q) {
-  return strcmp(q->check, "-") == 0 ? "standard input" : q->check;
-}
 
 /* A cost that training could not load is better found here. */
 static int check_cost_file(const kf_config *config) {
@@ -40,13 +36,13 @@ static int check_cost_file(const kf_config *config) {
   strcpy(alone.cost_file, config->cost_file);
   kf_status status = kf_config_resolve(&alone, 1, &meaning);
   kf_scheduler_options_free(meaning);
-  return status ? cli_fail_status(status, name, NULL) : 0;
+  return cli_exit_code(status, name, NULL);
 }
 
 static int print_text(const kf_config *config) {
   char *text = NULL;
   kf_status status = kf_config_text(config, &text);
-  if (status) return cli_fail_status(status, name, NULL);
+  if (status) return cli_exit_code(status, name, NULL);
   fputs(text, stdout);
   free(text);
   return 0;
@@ -54,22 +50,20 @@ static int print_text(const kf_config *config) {
 
 /* --ranks, else the launcher's; n_ranks 0: nobody says. */
 static int find_ranks(const request *q, cli_ranks *ranks) {
-  int64_t said = 0;
   int code = cli_find_ranks(name, ranks);
   if (code) return code;
-  if (q->ranks && !cli_int(name, "--ranks", q->ranks, 1, KF_MAX_RANKS, &said)) return EXIT_MISUSE;
-  if (said || !ranks->launcher) {
-    ranks->n_ranks = (int32_t)said;
+  if (q->ranks || !ranks->launcher) {
+    ranks->n_ranks = (int32_t)q->ranks;
     ranks->launcher = NULL;
   }
   return 0;
 }
 
-static void print_verdict(const request *q, const cli_ranks *ranks) {
+static void print_verdict(const char *file, const cli_ranks *ranks) {
   if (ranks->n_ranks == 0)
-    printf("%s is good; --ranks N also sees that it fits N ranks\n", file_of(q));
+    printf("%s is good; --ranks N also sees that it fits N ranks\n", file);
   else
-    printf("%s is good for %" PRId32 " rank%s%s%s\n", file_of(q), ranks->n_ranks,
+    printf("%s is good for %" PRId32 " rank%s%s%s\n", file, ranks->n_ranks,
            ranks->n_ranks > 1 ? "s" : "", ranks->launcher ? ", as started by " : "",
            ranks->launcher ? ranks->launcher : "");
 }
@@ -78,11 +72,11 @@ int cli_config(char **argv) {
   request q = {0};
   kf_config config = {0};
   cli_ranks ranks = {0};
-  const cli_option options[] = {{"--check", &q.check, NULL, NULL},
-                                {"--set", NULL, NULL, &q.set},
-                                {"--ranks", &q.ranks, NULL, NULL},
-                                {"--print", NULL, &q.print, NULL},
-                                {"--print-default", NULL, &q.print_default, NULL}};
+  const cli_option options[] = {{"--check", .text = &q.check},
+                                {"--set", .list = &q.set},
+                                {"--ranks", .whole = &q.ranks, .min = 1, .max = KF_MAX_RANKS},
+                                {"--print", .flag = &q.print},
+                                {"--print-default", .flag = &q.print_default}};
   int code = cli_parse(name, help, argv, options, (int)(sizeof options / sizeof *options));
   if (code >= 0) return code;
   if (!q.check == !q.print_default)
@@ -95,11 +89,11 @@ int cli_config(char **argv) {
   const cli_configuration asked = {"--check", q.check, &q.set, NULL, 0, false};
   if ((code = cli_configure(name, &asked, &config))) return code;
   kf_status status = q.check ? kf_config_check(&config, ranks.n_ranks) : KF_OK;
-  if (status) return cli_fail_status(status, name, file_of(&q));
+  if (status) return cli_exit_code(status, name, cli_file_name(q.check));
   if (q.check && (code = check_cost_file(&config))) return code;
   if (ranks.rank > 0) return 0; /* one speaks for all */
   if (!q.print && !q.print_default)
-    print_verdict(&q, &ranks);
+    print_verdict(cli_file_name(q.check), &ranks);
   else if ((code = print_text(&config)))
     return code;
   return cli_close_stdout(name);

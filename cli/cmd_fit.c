@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <jansson.h>
-
 #include "cli.h"
 
 static const char name[] = "fit";
@@ -42,11 +40,6 @@ typedef struct job {
   double gamma;
 } job;
 
-/* The name of the rows, for people. */
-static const char *data_of(const request *q) {
-  return strcmp(q->file, "-") == 0 ? "standard input" : q->file;
-}
-
 /* ------------------------------------------------------------------------------ the fit */
 
 static int read_rows(const request *q, job *j) {
@@ -55,12 +48,12 @@ static int read_rows(const request *q, job *j) {
   if (!q->file)
     return cli_fail(EXIT_MISUSE, name, "found no file, expected FILE.csv or - (standard input)");
   kf_status status = kf_model_parse(q->model ? q->model : KF_DEFAULT_MODEL, &j->model);
-  if (status) return cli_fail_status(status, name, "--model");
+  if (status) return cli_exit_code(status, name, "--model");
   int code = cli_read_file(name, NULL, q->file, &text, &n_bytes);
   if (code) return code;
-  status = kf_fit_parse(data_of(q), text, n_bytes, &j->row, &j->n_rows);
+  status = kf_fit_parse(cli_file_name(q->file), text, n_bytes, &j->row, &j->n_rows);
   free(text);
-  return status ? cli_fail_status(status, name, NULL) : 0;
+  return cli_exit_code(status, name, NULL);
 }
 
 static int fit_rows(const request *q, job *j) {
@@ -71,7 +64,7 @@ static int fit_rows(const request *q, job *j) {
   j->outlier = malloc((size_t)j->n_rows);
   if (!j->slowness || !j->outlier) return cli_fail(EXIT_FAILED, name, "out of memory");
   kf_status status = kf_fit_rows(j->row, j->n_rows, j->slowness, j->outlier, &j->fit);
-  if (status) return cli_fail_status(status, name, data_of(q));
+  if (status) return cli_exit_code(status, name, cli_file_name(q->file));
   j->gamma = kf_fit_gamma(&j->fit, &j->model);
   return 0;
 }
@@ -81,13 +74,13 @@ static int fit_rows(const request *q, job *j) {
 static int save(const char *option, const char *path, char *text) {
   kf_status status = kf_file_replace(path, text, strlen(text));
   free(text);
-  return status ? cli_fail_status(status, name, option) : 0;
+  return cli_exit_code(status, name, option);
 }
 
 static int write_cost(const request *q, const job *j) {
   char *text;
   kf_status status = kf_fit_text(&j->fit, &text);
-  return status ? cli_fail_status(status, name, "-o") : save("-o", q->output, text);
+  return status ? cli_exit_code(status, name, "-o") : save("-o", q->output, text);
 }
 
 /* Drawn as if all ranks were as fast as the median rank. */
@@ -99,9 +92,10 @@ static int write_svg(const request *q, const job *j) {
     even[i] = j->row[i];
     even[i].seconds /= j->slowness[even[i].rank];
   }
-  kf_status status = kf_svg_fit(even, j->n_rows, j->outlier, &j->fit, data_of(q), &text);
+  kf_status status =
+    kf_svg_fit(even, j->n_rows, j->outlier, &j->fit, cli_file_name(q->file), &text);
   free(even);
-  return status ? cli_fail_status(status, name, "--svg") : save("--svg", q->svg, text);
+  return status ? cli_exit_code(status, name, "--svg") : save("--svg", q->svg, text);
 }
 
 static json_t *to_json(const job *j) {
@@ -118,16 +112,6 @@ static json_t *to_json(const job *j) {
     json_array_append_new(slowness, json_real(j->slowness[r]));
   json_object_set_new(object, "slowness", slowness);
   return object;
-}
-
-static int print_json(const job *j) {
-  json_t *object = to_json(j);
-  char *text = json_dumps(object, JSON_INDENT(1) | JSON_REAL_PRECISION(15));
-  json_decref(object);
-  if (!text) return cli_fail(EXIT_FAILED, name, "out of memory, or a figure is not finite");
-  puts(text);
-  free(text);
-  return 0;
 }
 
 /* Four digits, in the unit that suits: a token squared takes nanoseconds, or less. */
@@ -162,8 +146,9 @@ static void print_table(const request *q, const job *j) {
     if (j->row[i].len < shortest) shortest = j->row[i].len;
     if (j->row[i].len > longest) longest = j->row[i].len;
   }
-  printf("%s: %" PRId64 " rows, %" PRId64 " outlier%s, lengths %" PRId64 " to %" PRId64, data_of(q),
-         f->n_rows, f->n_outliers, f->n_outliers == 1 ? "" : "s", shortest, longest);
+  printf("%s: %" PRId64 " rows, %" PRId64 " outlier%s, lengths %" PRId64 " to %" PRId64,
+         cli_file_name(q->file), f->n_rows, f->n_outliers, f->n_outliers == 1 ? "" : "s", shortest,
+         longest);
   if (f->n_ranks > 1) printf(", %" PRId32 " ranks", f->n_ranks);
   printf("\n\n  linear         %11s   a token\n", seconds(f->linear_s, text));
   printf("  quadratic      %11s   a token squared\n", seconds(f->quadratic_s, text));
@@ -183,11 +168,11 @@ static void print_table(const request *q, const job *j) {
 int cli_fit(char **argv) {
   request q = {0};
   job j = {0};
-  const cli_option options[] = {{NULL, &q.file, NULL, NULL},
-                                {"-o", &q.output, NULL, NULL},
-                                {"--model", &q.model, NULL, NULL},
-                                {"--svg", &q.svg, NULL, NULL},
-                                {"--json", NULL, &q.json, NULL}};
+  const cli_option options[] = {{NULL, .text = &q.file},
+                                {"-o", .text = &q.output},
+                                {"--model", .text = &q.model},
+                                {"--svg", .text = &q.svg},
+                                {"--json", .flag = &q.json}};
   int code = cli_parse(name, help, argv, options, (int)(sizeof options / sizeof *options));
   if (code >= 0) return code;
   const cli_file files[] = {
@@ -198,7 +183,7 @@ int cli_fit(char **argv) {
   if (q.output && (code = write_cost(&q, &j))) goto done;
   if (q.svg && (code = write_svg(&q, &j))) goto done;
   if (q.json)
-    code = print_json(&j);
+    code = cli_print_json(name, to_json(&j), 15);
   else
     print_table(&q, &j);
   if (!code) code = cli_close_stdout(name);

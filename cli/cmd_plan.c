@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <jansson.h>
-
 #include "cli.h"
 
 static const char name[] = "plan";
@@ -57,10 +55,11 @@ static const char help[] =
   "solve_us is the wall time of the second of two calls on one planner, as in training,\n"
   "where the planner and its memory are reused at every step.\n";
 
-/* All options as texts, NULL where not given. */
+/* All options; NULL or 0 where not given, if there is no default. */
 typedef struct request {
-  const char *mix, *lens, *ranks, *seed, *model, *gamma, *cluster, *speeds;
-  const char *bags, *mem_tokens, *max_chunk_size, *affinity, *budget_us, *svg;
+  const char *mix, *lens, *model, *cluster, *speeds, *bags, *affinity, *svg;
+  int64_t ranks, seed, mem_tokens, max_chunk_size, budget_us;
+  double gamma;
   bool json, chunks;
 } request;
 
@@ -73,59 +72,47 @@ typedef struct job {
   kf_planner_options options;
   kf_planner *planner;
   const kf_plan *plan;
-  double gamma, solve_us;
+  double solve_us;
 } job;
 
 /* The name of what is planned, for people. */
-static const char *data_of(const request *q) {
-  if (q->mix) return q->mix;
-  return strcmp(q->lens, "-") == 0 ? "standard input" : q->lens;
-}
+static const char *data_of(const request *q) { return q->mix ? q->mix : cli_file_name(q->lens); }
 
 /* ------------------------------------------------------------------ texts to structs */
 
-static int read_lens(const request *q, int64_t n_ranks, job *j) {
+static int read_lens(const request *q, job *j) {
   char *text = NULL;
   size_t n_bytes = 0;
   int code = cli_read_file(name, "--lens", q->lens, &text, &n_bytes);
   if (code) return code;
   kf_status status = kf_batch_parse(data_of(q), text, n_bytes, &j->batch);
   free(text);
-  if (status) return cli_fail_status(status, name, "--lens");
-  if (n_ranks && n_ranks != j->batch->n_ranks)
+  if (status) return cli_exit_code(status, name, "--lens");
+  if (q->ranks && q->ranks != j->batch->n_ranks)
     return cli_fail(EXIT_MISUSE, name,
-                    "--ranks: found \"%s\", expected %" PRId32 ", the number of lines of %s",
+                    "--ranks: found \"%" PRId64 "\", expected %" PRId32
+                    ", the number of lines of %s",
                     q->ranks, j->batch->n_ranks, data_of(q));
   return 0;
 }
 
 static int make_batch(const request *q, job *j) {
-  int64_t n_ranks = 0, seed = 0;
   if (!q->mix == !q->lens)
     return cli_fail(EXIT_MISUSE, name, "found %s --lens, expected one of them",
                     q->mix ? "both --mix and" : "neither --mix nor");
-  if (q->ranks && !cli_int(name, "--ranks", q->ranks, 1, KF_MAX_RANKS, &n_ranks))
-    return EXIT_MISUSE;
-  if (q->seed && !cli_int(name, "--seed", q->seed, 0, INT64_MAX, &seed)) return EXIT_MISUSE;
-  if (q->lens) return read_lens(q, n_ranks, j);
-  kf_status status = kf_mix_create(q->mix, (int32_t)n_ranks, (uint64_t)seed, &j->batch);
-  return status ? cli_fail_status(status, name, "--mix") : 0;
+  if (q->lens) return read_lens(q, j);
+  kf_status status = kf_mix_create(q->mix, (int32_t)q->ranks, (uint64_t)q->seed, &j->batch);
+  return cli_exit_code(status, name, "--mix");
 }
 
 static int make_cost(const request *q, job *j) {
   kf_model model;
-  kf_cluster cluster;
-  kf_status status;
-  j->gamma = KF_DEFAULT_GAMMA;
-  if ((status = kf_model_parse(q->model ? q->model : KF_DEFAULT_MODEL, &model)))
-    return cli_fail_status(status, name, "--model");
+  kf_status status = kf_model_parse(q->model, &model);
+  if (status) return cli_exit_code(status, name, "--model");
   if (q->cluster && !*q->cluster)
     return cli_fail(EXIT_MISUSE, name, "--cluster: found \"\", expected a name or a text");
-  if ((status = kf_cluster_parse(q->cluster, j->batch->n_ranks, &cluster)))
-    return cli_fail_status(status, name, "--cluster");
-  if (q->gamma && !cli_real(name, "--gamma", q->gamma, 1e-6, 1e6, &j->gamma)) return EXIT_MISUSE;
-  status = kf_cost_static(&model, &cluster, j->gamma, &j->options.cost);
-  return status ? cli_fail_status(status, name, NULL) : 0;
+  status = kf_cost_preset(q->model, q->cluster, j->batch->n_ranks, q->gamma, &j->options.cost);
+  return cli_exit_code(status, name, "--cluster"); /* which is all that can still be wrong */
 }
 
 /* "1,1,0.5": exactly one for every rank. */
@@ -160,10 +147,8 @@ static int read_speeds(const char *text, job *j) {
   return 0;
 }
 
-static int read_mem_tokens(const char *text, job *j) {
-  int64_t cap;
+static int set_mem_tokens(int64_t cap, job *j) {
   int32_t n_ranks = j->batch->n_ranks;
-  if (!cli_int(name, "--mem-tokens", text, 1, KF_MAX_TOKENS, &cap)) return EXIT_MISUSE;
   j->mem_tokens = malloc((size_t)n_ranks * sizeof *j->mem_tokens);
   if (!j->mem_tokens) return cli_fail(EXIT_FAILED, name, "--mem-tokens: out of memory");
   for (int32_t r = 0; r < n_ranks; r++) j->mem_tokens[r] = cap;
@@ -173,43 +158,32 @@ static int read_mem_tokens(const char *text, job *j) {
 
 static int make_limits(const request *q, job *j) {
   int code;
-  kf_status status = kf_bags_parse(q->bags ? q->bags : "auto", j->batch->n_ranks, &j->bags);
-  if (status) return cli_fail_status(status, name, "--bags");
+  kf_status status = kf_bags_parse(q->bags, j->batch->n_ranks, &j->bags);
+  if (status) return cli_exit_code(status, name, "--bags");
   j->options.bags = j->bags;
   if (q->speeds && (code = read_speeds(q->speeds, j))) return code;
-  if (q->mem_tokens && (code = read_mem_tokens(q->mem_tokens, j))) return code;
-  if (q->max_chunk_size && !cli_int(name, "--max-chunk-size", q->max_chunk_size, 1, KF_MAX_LEN,
-                                    &j->options.max_chunk_size))
-    return EXIT_MISUSE;
-  if (q->affinity && strcmp(q->affinity, "spread") == 0)
+  if (q->mem_tokens && (code = set_mem_tokens(q->mem_tokens, j))) return code;
+  j->options.max_chunk_size = q->max_chunk_size;
+  if (strcmp(q->affinity, "spread") == 0)
     j->options.affinity = KF_AFFINITY_SPREAD;
-  else if (q->affinity && strcmp(q->affinity, "fill") != 0)
+  else if (strcmp(q->affinity, "fill") != 0)
     return cli_fail(EXIT_MISUSE, name, "--affinity: found \"%s\", expected fill or spread",
                     q->affinity);
-  if (q->budget_us) {
-    int64_t us;
-    if (!cli_int(name, "--budget-us", q->budget_us, 1, 1000000000, &us)) return EXIT_MISUSE;
-    j->options.budget = kf_planner_budget((double)us);
-  }
+  if (q->budget_us) j->options.budget = kf_planner_budget((double)q->budget_us);
   return 0;
 }
 
 /* -------------------------------------------------------------------------- the plan */
 
 static int make_plan(job *j) {
-  kf_status status;
-  double start = 0;
-  if ((status = kf_planner_create(&j->options, &j->planner))) goto fail;
-  for (int call = 0; call < 2; call++) {
-    start = cli_now_us();
-    if ((status = kf_planner_plan(j->planner, j->batch, &j->plan))) goto fail;
+  kf_status status = kf_planner_create(&j->options, &j->planner);
+  for (int call = 0; call < 2 && !status; call++) {
+    double start = cli_now_us();
+    status = kf_planner_plan(j->planner, j->batch, &j->plan);
     j->solve_us = cli_now_us() - start;
   }
-  if ((status = kf_plan_check(j->plan, j->batch))) goto fail;
-  return 0;
-
-fail:
-  return cli_fail_status(status, name, NULL);
+  if (!status) status = kf_plan_check(j->plan, j->batch);
+  return cli_exit_code(status, name, NULL);
 }
 
 /* -------------------------------------------------------------------------- the output */
@@ -223,13 +197,12 @@ static json_t *to_json(const request *q, const job *j) {
   json_t *after = json_pack("{s:f,s:f,s:f,s:f,s:I}", "max_over_mean", f->max_over_mean, "step_s",
                             f->step_s, "compute_s", f->compute_s, "comm_s", f->comm_s, "max_tokens",
                             (json_int_t)f->max_tokens);
-  return json_pack("{s:i,s:I,s:I,s:s,s:f,s:o,s:o,s:f,s:f,s:f,s:I,s:f,s:f,s:f,s:s}", "ranks",
-                   (int)j->plan->n_ranks, "seqs", (json_int_t)j->plan->n_seqs, "tokens",
-                   (json_int_t)f->tokens, "bags", j->bags ? q->bags : "auto", "ideal_s", f->ideal_s,
-                   "before", before, "after", after, "lower_bound_s", f->lower_bound_s, "gap",
-                   f->gap, "speedup", f->speedup, "split_seqs", (json_int_t)f->split_seqs,
-                   "a2a_fraction", f->a2a_fraction, "moved_fraction", f->moved_fraction, "solve_us",
-                   j->solve_us, "hash", hash);
+  return json_pack(
+    "{s:i,s:I,s:I,s:s,s:f,s:o,s:o,s:f,s:f,s:f,s:I,s:f,s:f,s:f,s:s}", "ranks", (int)j->plan->n_ranks,
+    "seqs", (json_int_t)j->plan->n_seqs, "tokens", (json_int_t)f->tokens, "bags", q->bags,
+    "ideal_s", f->ideal_s, "before", before, "after", after, "lower_bound_s", f->lower_bound_s,
+    "gap", f->gap, "speedup", f->speedup, "split_seqs", (json_int_t)f->split_seqs, "a2a_fraction",
+    f->a2a_fraction, "moved_fraction", f->moved_fraction, "solve_us", j->solve_us, "hash", hash);
 }
 
 static void print_chunks(const kf_plan *plan, bool json) {
@@ -261,10 +234,10 @@ static int print_json(const request *q, const job *j) {
 
 static void print_view(const request *q, const job *j) {
   cli_view view = {.data = data_of(q),
-                   .model = q->model ? q->model : KF_DEFAULT_MODEL,
+                   .model = q->model,
                    .cluster = q->cluster ? q->cluster : "as h100x32",
-                   .bags = j->bags ? q->bags : "auto",
-                   .gamma = j->gamma,
+                   .bags = q->bags,
+                   .gamma = q->gamma,
                    .ranks_per_node = j->options.cost.cluster.ranks_per_node,
                    .solve_us = j->solve_us};
   cli_view_plan(j->plan, &view);
@@ -275,33 +248,33 @@ static void print_view(const request *q, const job *j) {
 
 static int write_svg(const request *q, const job *j) {
   char title[200], *text;
-  snprintf(title, sizeof title, "%.60s, bags %.60s", data_of(q), j->bags ? q->bags : "auto");
+  snprintf(title, sizeof title, "%.60s, bags %.60s", data_of(q), q->bags);
   kf_status status = kf_svg_plan(j->plan, title, &text);
-  if (status) return cli_fail_status(status, name, "--svg");
-  int code = cli_write_file(name, "--svg", q->svg, text);
-  free(text);
-  return code;
+  return status ? cli_exit_code(status, name, "--svg")
+                : cli_write_file(name, "--svg", q->svg, text);
 }
 
 int cli_plan(char **argv) {
-  request q = {0};
+  request q = {
+    .model = KF_DEFAULT_MODEL, .bags = "auto", .affinity = "fill", .gamma = KF_DEFAULT_GAMMA};
   job j = {0};
-  const cli_option options[] = {{"--mix", &q.mix, NULL, NULL},
-                                {"--lens", &q.lens, NULL, NULL},
-                                {"--ranks", &q.ranks, NULL, NULL},
-                                {"--seed", &q.seed, NULL, NULL},
-                                {"--model", &q.model, NULL, NULL},
-                                {"--gamma", &q.gamma, NULL, NULL},
-                                {"--cluster", &q.cluster, NULL, NULL},
-                                {"--speeds", &q.speeds, NULL, NULL},
-                                {"--bags", &q.bags, NULL, NULL},
-                                {"--mem-tokens", &q.mem_tokens, NULL, NULL},
-                                {"--max-chunk-size", &q.max_chunk_size, NULL, NULL},
-                                {"--affinity", &q.affinity, NULL, NULL},
-                                {"--budget-us", &q.budget_us, NULL, NULL},
-                                {"--svg", &q.svg, NULL, NULL},
-                                {"--json", NULL, &q.json, NULL},
-                                {"--chunks", NULL, &q.chunks, NULL}};
+  const cli_option options[] = {
+    {"--mix", .text = &q.mix},
+    {"--lens", .text = &q.lens},
+    {"--ranks", .whole = &q.ranks, .min = 1, .max = KF_MAX_RANKS},
+    {"--seed", .whole = &q.seed, .max = INT64_MAX},
+    {"--model", .text = &q.model},
+    {"--gamma", .real = &q.gamma, .least = 1e-6, .most = 1e6},
+    {"--cluster", .text = &q.cluster},
+    {"--speeds", .text = &q.speeds},
+    {"--bags", .text = &q.bags},
+    {"--mem-tokens", .whole = &q.mem_tokens, .min = 1, .max = KF_MAX_TOKENS},
+    {"--max-chunk-size", .whole = &q.max_chunk_size, .min = 1, .max = KF_MAX_LEN},
+    {"--affinity", .text = &q.affinity},
+    {"--budget-us", .whole = &q.budget_us, .min = 1, .max = 1000000000},
+    {"--svg", .text = &q.svg},
+    {"--json", .flag = &q.json},
+    {"--chunks", .flag = &q.chunks}};
   int code = cli_parse(name, help, argv, options, (int)(sizeof options / sizeof *options));
   if (code >= 0) return code;
   const cli_file files[] = {{"--lens", q.lens, false}, {"--svg", q.svg, true}};

@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <jansson.h>
-
 #include "cli.h"
 
 static const char name[] = "sim";
@@ -143,19 +141,18 @@ static int read_ranks(job *j) {
   kf_batch *batch = NULL;
   int64_t n_ranks = 0;
   if (!q->mix) return cli_fail(EXIT_MISUSE, name, "found no --mix, expected one");
-  if (q->ranks && !cli_int(name, "--ranks", q->ranks, 1, KF_MAX_RANKS, &n_ranks))
-    return EXIT_MISUSE;
+  if (!cli_int(name, "--ranks", q->ranks, 1, KF_MAX_RANKS, &n_ranks)) return EXIT_MISUSE;
   if (j->comm && n_ranks && n_ranks != kf_comm_size(j->comm))
     return cli_fail(EXIT_MISUSE, name, "--ranks: found \"%s\", expected the %" PRId32 " of the job",
                     q->ranks, kf_comm_size(j->comm));
   if (j->comm) n_ranks = kf_comm_size(j->comm);
   kf_status status = kf_mix_create(q->mix, (int32_t)n_ranks, 0, &batch);
-  if (status) return cli_fail_status(status, name, "--mix");
+  if (status) return cli_exit_code(status, name, "--mix");
   j->n_ranks = batch->n_ranks;
   kf_batch_free(batch);
   status = kf_config_check(&j->config, j->n_ranks);
   bool file = q->config && strcmp(q->config, "-") != 0;
-  return status ? cli_fail_status(status, name, file ? q->config : NULL) : 0;
+  return cli_exit_code(status, name, file ? q->config : NULL);
 }
 
 /* "RANK:FACTOR@FROM-TO"; `one_step`: "RANK:FACTOR@STEP". 0, or an exit code after saying what is
@@ -195,13 +192,11 @@ static int read_clock(job *j) {
   int code;
   clock->noise = 0.03;
   j->true_gamma = 0.6;
-  if (q->true_gamma && !cli_real(name, "--true-gamma", q->true_gamma, 1e-6, 1e6, &j->true_gamma))
-    return EXIT_MISUSE;
-  if (q->true_scale && !cli_real(name, "--true-scale", q->true_scale, 1e-6, 1e6, &scale))
-    return EXIT_MISUSE;
-  if (q->noise && !cli_real(name, "--noise", q->noise, 0, 1, &clock->noise)) return EXIT_MISUSE;
+  if (!cli_real(name, "--true-gamma", q->true_gamma, 1e-6, 1e6, &j->true_gamma)) return EXIT_MISUSE;
+  if (!cli_real(name, "--true-scale", q->true_scale, 1e-6, 1e6, &scale)) return EXIT_MISUSE;
+  if (!cli_real(name, "--noise", q->noise, 0, 1, &clock->noise)) return EXIT_MISUSE;
   kf_status status = kf_cost_preset(c->model, c->cluster, j->n_ranks, j->true_gamma, &clock->cost);
-  if (status) return cli_fail_status(status, name, NULL);
+  if (status) return cli_exit_code(status, name, NULL);
   clock->cost.linear_s *= scale;
   clock->cost.quadratic_s *= scale;
   clock->slow = j->slow;
@@ -228,7 +223,7 @@ static int make_scheduler(job *j) {
   }
   kf_scheduler_options_free(options);
   if (!status) status = kf_scheduler_restore_file(j->scheduler, j->config.state_file);
-  if (status) return cli_fail_status(status, name, NULL);
+  if (status) return cli_exit_code(status, name, NULL);
   j->first_step = kf_scheduler_steps(j->scheduler);
   j->times = malloc((size_t)j->n_ranks * sizeof *j->times);
   j->drift_list = json_array();
@@ -240,9 +235,8 @@ static int prepare(job *j) {
   int64_t seed = 0;
   int code;
   j->n_steps = 200;
-  if (q->steps && !cli_int(name, "--steps", q->steps, 1, 1000000000, &j->n_steps))
-    return EXIT_MISUSE;
-  if (q->seed && !cli_int(name, "--seed", q->seed, 0, INT64_MAX, &seed)) return EXIT_MISUSE;
+  if (!cli_int(name, "--steps", q->steps, 1, 1000000000, &j->n_steps)) return EXIT_MISUSE;
+  if (!cli_int(name, "--seed", q->seed, 0, INT64_MAX, &seed)) return EXIT_MISUSE;
   j->clock.seed = (uint64_t)seed;
   if ((code = read_config(j, &j->config))) return code;
   if ((code = read_ranks(j))) return code;
@@ -255,8 +249,7 @@ static int prepare(job *j) {
   j->lines = j->rank == 0 && standard;
   if (standard) *j->config.steps_file = 0;
   if ((code = make_scheduler(j)) || j->rank > 0) return code;
-  kf_status status = kf_outputs_create(&j->config, j->n_ranks, &j->outputs);
-  return status ? cli_fail_status(status, name, NULL) : 0;
+  return cli_exit_code(kf_outputs_create(&j->config, j->n_ranks, &j->outputs), name, NULL);
 }
 
 /* What all ranks find wrong, rank 0 says for all: the others begin when it is through. */
@@ -381,16 +374,6 @@ static json_t *to_json(const job *j) {
                    "drifts", j->drift_list, "hash", hash);
 }
 
-static int print_json(const job *j) {
-  json_t *object = to_json(j);
-  char *text = json_dumps(object, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
-  json_decref(object);
-  if (!text) return cli_fail(EXIT_FAILED, name, "out of memory, or a figure is not finite");
-  puts(text);
-  free(text);
-  return 0;
-}
-
 /* ------------------------------------------------------------------------ the steps */
 
 static kf_status plan_step(job *j, const kf_batch *batch, const kf_plan **plan) {
@@ -425,7 +408,7 @@ static kf_status report(job *j, const kf_plan *plan) {
 static int print_line(const kf_metrics *m) {
   char *text = NULL;
   if (m->step < 0) return 0;
-  if (kf_metrics_json(m, &text)) return cli_fail_status(KF_ENOMEM, name, "steps_file");
+  if (kf_metrics_json(m, &text)) return cli_exit_code(KF_ENOMEM, name, "steps_file");
   bool good = fputs(text, stdout) >= 0 && fflush(stdout) == 0;
   free(text);
   return good ? 0 : cli_fail(EXIT_FAILED, name, "steps_file: cannot write \"-\"");
@@ -442,7 +425,7 @@ static int show_last(job *j) {
   }
   j->drifts = m->drifts;
   if (j->rank > 0) return 0;
-  if (kf_outputs_step(j->outputs, m)) return cli_fail_status(KF_EIO, name, NULL);
+  if (kf_outputs_step(j->outputs, m)) return cli_exit_code(KF_EIO, name, NULL);
   return j->lines ? print_line(m) : 0;
 }
 
@@ -460,7 +443,7 @@ static void count(job *j, int64_t i, const kf_plan *plan) {
 
 /* A call of the library failed: on this rank alone, or on all. */
 static int fail(const job *j, kf_status status) {
-  if (!j->comm) return cli_fail_status(status, name, NULL);
+  if (!j->comm) return cli_exit_code(status, name, NULL);
   kf_comm_fail(j->comm, kf_last_error());
   return cli_fail_rank(name, j->comm);
 }
@@ -499,36 +482,36 @@ static int run(job *j) {
   if ((code = show_last(j)) || j->rank > 0) return code;
   if ((code = cli_end_files(name, j->outputs, j->scheduler, j->config.state_file))) return code;
   if (j->table) print_summary(j);
-  if (j->q->json) code = print_json(j);
+  if (j->q->json) code = cli_print_json(name, to_json(j), 9);
   return code ? code : cli_close_stdout(name);
 }
 
 int cli_sim(char **argv) {
   request q = {0};
-  const cli_option options[] = {{"--mix", &q.mix, NULL, NULL},
-                                {"--ranks", &q.ranks, NULL, NULL},
-                                {"--steps", &q.steps, NULL, NULL},
-                                {"--seed", &q.seed, NULL, NULL},
-                                {"--config", &q.config, NULL, NULL},
-                                {"--set", NULL, NULL, &q.set},
-                                {"--log-level", &q.log_level, NULL, NULL},
-                                {"--steps-file", &q.steps_file, NULL, NULL},
-                                {"--metrics-file", &q.metrics_file, NULL, NULL},
-                                {"--trace-file", &q.trace_file, NULL, NULL},
-                                {"--state-file", &q.state_file, NULL, NULL},
-                                {"--true-gamma", &q.true_gamma, NULL, NULL},
-                                {"--true-scale", &q.true_scale, NULL, NULL},
-                                {"--noise", &q.noise, NULL, NULL},
-                                {"--slow", NULL, NULL, &q.slow},
-                                {"--outlier", NULL, NULL, &q.outlier},
-                                {"--json", NULL, &q.json, NULL}};
+  const cli_option options[] = {{"--mix", .text = &q.mix},
+                                {"--ranks", .text = &q.ranks},
+                                {"--steps", .text = &q.steps},
+                                {"--seed", .text = &q.seed},
+                                {"--config", .text = &q.config},
+                                {"--set", .list = &q.set},
+                                {"--log-level", .text = &q.log_level},
+                                {"--steps-file", .text = &q.steps_file},
+                                {"--metrics-file", .text = &q.metrics_file},
+                                {"--trace-file", .text = &q.trace_file},
+                                {"--state-file", .text = &q.state_file},
+                                {"--true-gamma", .text = &q.true_gamma},
+                                {"--true-scale", .text = &q.true_scale},
+                                {"--noise", .text = &q.noise},
+                                {"--slow", .list = &q.slow},
+                                {"--outlier", .list = &q.outlier},
+                                {"--json", .flag = &q.json}};
   int code = cli_parse(name, help, argv, options, (int)(sizeof options / sizeof *options));
   if (code >= 0) return code;
   job *j = calloc(1, sizeof *j); /* large for a stack: a config has eight texts */
   if (!j) return cli_fail(EXIT_FAILED, name, "out of memory");
   j->q = &q;
   kf_status status = cli_launched() ? kf_comm_mpi_create(NULL, &j->comm) : KF_OK;
-  code = status ? cli_fail_status(status, name, NULL) : prepare_in_turn(j);
+  code = status ? cli_exit_code(status, name, NULL) : prepare_in_turn(j);
   if (!code) code = run(j);
   kf_outputs_free(j->outputs);
   json_decref(j->drift_list);

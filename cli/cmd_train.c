@@ -4,7 +4,7 @@
 ** it is one of the ranks. train/ does the work; here is what a user asks for and sees.
 **
 **     options --> checked, before any rank computes --> ranks --> the cost is measured
-**     --> steps, one way or both in turn --> table, JSON, page, trace
+**     --> steps, of one variant or both in turn --> table, JSON, page, trace
 */
 #include "cmd_train.h"
 
@@ -108,7 +108,7 @@ static int read_state(train_session *s) {
   const kf_cluster cluster = cost->cluster;
   int found = 0;
   kf_status status = kf_scheduler_read_start(s->config.state_file, cost, &found);
-  if (status) return cli_fail_status(status, name, NULL);
+  if (status) return cli_exit_code(status, name, NULL);
   if (*s->config.cluster) cost->cluster = cluster; /* said, and so not measured */
   s->measured = !found;
   return 0;
@@ -173,7 +173,7 @@ static int open_files(train_session *s) {
   kf_scheduler *scheduler = train_variant_scheduler(s->variant[train_main_variant(s)]);
   kf_status status = kf_scheduler_restore_file(scheduler, s->config.state_file);
   if (!status && s->rank == 0) status = kf_outputs_create(&s->config, s->n_ranks, &s->outputs);
-  return status ? cli_fail_status(status, name, NULL) : 0;
+  return cli_exit_code(status, name, NULL);
 }
 
 static int begin(train_session *s) {
@@ -218,7 +218,7 @@ static int write_outputs(train_session *s) {
   if (note_expectations(s, m)) return fail_rank(s);
   kf_status status = kf_outputs_step(s->outputs, m);
   if (!status) return 0;
-  int code = cli_fail_status(status, name, NULL);
+  int code = cli_exit_code(status, name, NULL);
   kf_comm_fail(s->comm, "it cannot write its files");
   return code;
 }
@@ -255,7 +255,7 @@ static int time_is_up(train_session *s, bool *up) {
   return 0;
 }
 
-/* Blocks of one way and then the other: without, with, with, without, .. so that a machine that
+/* Blocks of one variant and then the other: without, with, with, without, .. so that a machine that
 ** becomes slower is no one's advantage. */
 static int run_steps(train_session *s) {
   int code = 0;
@@ -301,7 +301,7 @@ static int run_rank(train_session *s) {
   int code;
   kf_status status =
     cli_launched() ? kf_comm_mpi_create(NULL, &s->comm) : kf_comm_local_create(1, &s->comm);
-  if (status) return cli_fail_status(status, name, NULL);
+  if (status) return cli_exit_code(status, name, NULL);
   s->rank = kf_comm_rank(s->comm);
   s->n_ranks = kf_comm_size(s->comm);
   openblas_set_num_threads(1); /* a rank is one core's */
@@ -315,8 +315,7 @@ static int run_rank(train_session *s) {
 /* Start the ranks, once what is asked is known to make sense. One rank needs no launcher. */
 static int start_ranks(train_session *s, char **argv) {
   int64_t n_ranks = train_count_cores();
-  if (s->q->ranks && !cli_int(name, "--ranks", s->q->ranks, 1, TRAIN_MOST_RANKS, &n_ranks))
-    return EXIT_MISUSE;
+  if (!cli_int(name, "--ranks", s->q->ranks, 1, TRAIN_MOST_RANKS, &n_ranks)) return EXIT_MISUSE;
   if (n_ranks == 1 || (!s->q->ranks && !cli_can_launch())) return run_rank(s);
   int64_t n_cores = n_ranks;
   int code;
@@ -351,24 +350,24 @@ static void clear(train_session *s) {
 
 int cli_train(char **argv) {
   train_request q = {0};
-  const cli_option options[] = {{"--model", &q.model, NULL, NULL},
-                                {"--data", &q.data, NULL, NULL},
-                                {"--scale", &q.scale, NULL, NULL},
-                                {"--steps", &q.steps, NULL, NULL},
-                                {"--seed", &q.seed, NULL, NULL},
-                                {"--lr", &q.lr, NULL, NULL},
-                                {"--use-knapformer", NULL, &q.balance, NULL},
-                                {"--compare", NULL, &q.compare, NULL},
-                                {"--block", &q.block, NULL, NULL},
-                                {"--config", &q.config, NULL, NULL},
-                                {"--set", NULL, NULL, &q.set},
-                                {"--log-level", &q.log_level, NULL, NULL},
-                                {"--report", &q.report, NULL, NULL},
-                                {"--trace", &q.trace, NULL, NULL},
-                                {"--json", NULL, &q.json, NULL},
-                                {"--ranks", &q.ranks, NULL, NULL},
-                                {"--seconds", &q.seconds, NULL, NULL},
-                                {"--timeout", &q.timeout, NULL, NULL}};
+  const cli_option options[] = {{"--model", .text = &q.model},
+                                {"--data", .text = &q.data},
+                                {"--scale", .text = &q.scale},
+                                {"--steps", .text = &q.steps},
+                                {"--seed", .text = &q.seed},
+                                {"--lr", .text = &q.lr},
+                                {"--use-knapformer", .flag = &q.balance},
+                                {"--compare", .flag = &q.compare},
+                                {"--block", .text = &q.block},
+                                {"--config", .text = &q.config},
+                                {"--set", .list = &q.set},
+                                {"--log-level", .text = &q.log_level},
+                                {"--report", .text = &q.report},
+                                {"--trace", .text = &q.trace},
+                                {"--json", .flag = &q.json},
+                                {"--ranks", .text = &q.ranks},
+                                {"--seconds", .text = &q.seconds},
+                                {"--timeout", .text = &q.timeout}};
   int code = cli_parse(name, help, argv, options, (int)(sizeof options / sizeof *options));
   if (code >= 0) return code;
   train_session *s = calloc(1, sizeof *s); /* large for a stack: a config has eight texts */

@@ -44,9 +44,9 @@ typedef struct train_session {
   train_record record[N_VARIANTS];
   double *predicted_s, *measured_s; /* (n_points) of the scheduler's expectations */
   int64_t n_points, cap_points;
-  const kf_plan *last_plan; /* of the way with the balancer, and its step */
+  const kf_plan *last_plan; /* of the variant with the balancer, and its step */
   int64_t last_step;
-  double param_rel_diff; /* how far the two ways' parameters have come apart */
+  double param_rel_diff; /* how far the two variants' parameters have come apart */
   kf_outputs *outputs;   /* of rank 0 */
   bool on_terminal;
   int columns, lines; /* of the terminal */
@@ -54,7 +54,7 @@ typedef struct train_session {
   double begin_us;
 } train_session;
 
-/* The way whose figures and files stand for the run. */
+/* The variant whose figures and files stand for the run. */
 static inline int train_main_variant(const train_session *s) {
   return s->variant[WITH] ? WITH : WITHOUT;
 }

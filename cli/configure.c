@@ -8,15 +8,14 @@
 int cli_configure(const char *command, const cli_configuration *q, kf_config *config) {
   kf_status status = KF_OK;
   if (q->file) {
-    bool standard = strcmp(q->file, "-") == 0;
     char *text = NULL;
     size_t n_bytes = 0;
-    if (standard && q->on_ranks)
+    if (q->on_ranks && strcmp(q->file, "-") == 0)
       return cli_fail(EXIT_MISUSE, command,
                       "%s: found \"-\", which reaches rank 0 only, expected a file", q->option);
     int code = cli_read_file(command, q->option, q->file, &text, &n_bytes);
     if (code) return code;
-    status = kf_config_parse(standard ? "standard input" : q->file, text, n_bytes, config);
+    status = kf_config_parse(cli_file_name(q->file), text, n_bytes, config);
     free(text);
   }
   for (int i = 0; !status && i < q->set->n; i++) status = kf_config_set(q->set->value[i], config);
@@ -26,7 +25,7 @@ int cli_configure(const char *command, const cli_configuration *q, kf_config *co
     snprintf(assignment, sizeof assignment, "%s=%s", q->key[i].name, q->key[i].value);
     status = kf_config_set(assignment, config);
   }
-  return status ? cli_fail_status(status, command, NULL) : 0;
+  return cli_exit_code(status, command, NULL);
 }
 
 void cli_log(void *user, kf_log_level level, const char *line) {
@@ -36,8 +35,7 @@ void cli_log(void *user, kf_log_level level, const char *line) {
 
 int cli_end_files(const char *command, kf_outputs *outputs, const kf_scheduler *scheduler,
                   const char *state_file) {
-  kf_status status = kf_outputs_close(outputs);
-  int code = status ? cli_fail_status(status, command, NULL) : 0;
-  status = kf_scheduler_save_file(scheduler, state_file);
-  return status ? cli_fail_status(status, command, NULL) : code;
+  int code = cli_exit_code(kf_outputs_close(outputs), command, NULL);
+  int saved = cli_exit_code(kf_scheduler_save_file(scheduler, state_file), command, NULL);
+  return saved ? saved : code;
 }

@@ -37,14 +37,9 @@ int main(int argc, char **argv) {
   }
   for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
     if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argv + 2);
-  if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
-    fputs(help, stdout);
-    return cli_close_stdout(NULL);
-  }
-  if (strcmp(argv[1], "--version") == 0) {
-    printf("knapformer %s\n", kf_version());
-    return cli_close_stdout(NULL);
-  }
+  if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+      strcmp(argv[1], "--version") == 0)
+    return cli_parse(NULL, help, argv + 1, NULL, 0);
   return cli_fail(EXIT_MISUSE, NULL,
                   "unknown command \"%s\", expected train, plan, fit, bucket, config, sim or bench",
                   argv[1]);

@@ -7,6 +7,7 @@
 */
 #include "cli.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -26,8 +27,9 @@ int cli_fail(int code, const char *command, const char *format, ...) {
   return code;
 }
 
-int cli_fail_status(kf_status status, const char *command, const char *option) {
+int cli_exit_code(kf_status status, const char *command, const char *option) {
   const char *sentence = kf_last_error();
+  if (!status) return 0;
   int code = status == KF_EINVAL ? EXIT_MISUSE : EXIT_FAILED;
   if (!*sentence) sentence = kf_status_string(status);
   return option ? cli_fail(code, command, "%s: %s", option, sentence)
@@ -43,6 +45,15 @@ int cli_close_stdout(const char *command) {
   return 0;
 }
 
+int cli_print_json(const char *command, json_t *object, int digits) {
+  char *text = json_dumps(object, JSON_INDENT(1) | JSON_REAL_PRECISION((size_t)digits));
+  json_decref(object);
+  if (!text) return cli_fail(EXIT_FAILED, command, "out of memory, or a figure is not finite");
+  puts(text);
+  free(text);
+  return 0;
+}
+
 double cli_now_us(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -53,8 +64,11 @@ double cli_now_us(void) {
 
 int cli_read_file(const char *command, const char *option, const char *path, char **out,
                   size_t *n_bytes) {
-  kf_status status = kf_file_read(path, out, n_bytes);
-  return status ? cli_fail_status(status, command, option) : 0;
+  return cli_exit_code(kf_file_read(path, out, n_bytes), command, option);
+}
+
+const char *cli_file_name(const char *path) {
+  return strcmp(path, "-") == 0 ? "standard input" : path;
 }
 
 /* The folder that a path is in, as stat() knows it. */
@@ -99,19 +113,21 @@ int cli_check_files(const char *command, const cli_file *file, int n) {
   return 0;
 }
 
-int cli_write_file(const char *command, const char *option, const char *path, const char *text) {
+int cli_write_file(const char *command, const char *option, const char *path, char *text) {
   FILE *file = fopen(path, "wb");
-  bool good = file != NULL;
-  if (good) {
-    good = fputs(text, file) >= 0;
-    good = fclose(file) == 0 && good; /* a full disk shows here at the latest */
-  }
-  return good ? 0
-              : cli_fail(EXIT_FAILED, command, "%s: cannot write \"%s\": %s", option, path,
-                         strerror(errno));
+  bool good = file && fputs(text, file) >= 0;
+  int code = 0;
+  if (file) good = fclose(file) == 0 && good; /* a full disk shows here at the latest */
+  if (!good)
+    code =
+      cli_fail(EXIT_FAILED, command, "%s: cannot write \"%s\": %s", option, path, strerror(errno));
+  free(text);
+  return code;
 }
 
 /* ------------------------------------------------------------------------ options */
+
+enum { MOST_OPTIONS = 32 }; /* of a command */
 
 /* The option that `arg` names, and where its value begins if it is "--name=value". */
 static const cli_option *find(const char *arg, const cli_option *options, int n_options,
@@ -127,15 +143,29 @@ static const cli_option *find(const char *arg, const cli_option *options, int n_
 /* An argument that belongs to no option: false if the command takes none, or has one already. */
 static bool take_argument(const char *arg, const cli_option *options, int n_options) {
   for (int i = 0; i < n_options; i++)
-    if (!options[i].name && !*options[i].value && (arg[0] != '-' || !arg[1])) {
-      *options[i].value = arg;
+    if (!options[i].name && !*options[i].text && (arg[0] != '-' || !arg[1])) {
+      *options[i].text = arg;
       return true;
     }
   return false;
 }
 
+/* text[i] is what option i was given. Returns -1 to go on. */
+static int read_numbers(const char *command, const cli_option *options, int n_options,
+                        const char *const *text) {
+  for (int i = 0; i < n_options; i++) {
+    const cli_option *o = &options[i];
+    if ((o->whole && !cli_int(command, o->name, text[i], o->min, o->max, o->whole)) ||
+        (o->real && !cli_real(command, o->name, text[i], o->least, o->most, o->real)))
+      return EXIT_MISUSE;
+  }
+  return -1;
+}
+
 int cli_parse(const char *command, const char *help, char **argv, const cli_option *options,
               int n_options) {
+  const char *number[MOST_OPTIONS] = {NULL};
+  assert(n_options <= MOST_OPTIONS);
   for (; *argv; argv++) {
     const char *arg = *argv, *value;
     if (strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0) {
@@ -163,15 +193,17 @@ int cli_parse(const char *command, const char *help, char **argv, const cli_opti
     if (!value || strncmp(value, "--", 2) == 0)
       return cli_fail(EXIT_MISUSE, command, "%s: found %s%s%s, expected a value", option->name,
                       value ? "\"" : "", value ? value : "the end", value ? "\"" : "");
-    if (!option->list)
-      *option->value = value;
-    else if (option->list->n < CLI_MAX_LIST)
-      option->list->value[option->list->n++] = value;
-    else
+    if (option->list && option->list->n == CLI_MAX_LIST)
       return cli_fail(EXIT_MISUSE, command, "%s is given more than %d times", option->name,
                       CLI_MAX_LIST);
+    if (option->list)
+      option->list->value[option->list->n++] = value;
+    else if (option->text)
+      *option->text = value;
+    else
+      number[option - options] = value;
   }
-  return -1;
+  return read_numbers(command, options, n_options, number);
 }
 
 /* ------------------------------------------------------------------------ numbers */
@@ -183,6 +215,7 @@ static bool looks_numeric(const char *text, const char *allowed) {
 
 bool cli_int(const char *command, const char *option, const char *text, int64_t min, int64_t max,
              int64_t *out) {
+  if (!text) return true;
   if (looks_numeric(text, "0123456789")) {
     errno = 0;
     long long value = strtoll(text, NULL, 10);
@@ -199,6 +232,7 @@ bool cli_int(const char *command, const char *option, const char *text, int64_t 
 
 bool cli_real(const char *command, const char *option, const char *text, double min, double max,
               double *out) {
+  if (!text) return true;
   if (looks_numeric(text, "0123456789.eE+-")) {
     char *end;
     double value = strtod(text, &end);

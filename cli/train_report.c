@@ -55,11 +55,11 @@ int train_write_report(const train_session *s) {
   if (s->last_plan) {
     report.plan = s->last_plan;
     if (train_data_lengths(s->first_data, s->last_step, &report.batch))
-      return cli_fail_status(KF_ENOMEM, name, NULL);
+      return cli_exit_code(KF_ENOMEM, name, NULL);
   }
   kf_status status = kf_report_html(&report, &page);
-  if (status) return cli_fail_status(status, name, "--report");
+  if (status) return cli_exit_code(status, name, "--report");
   status = kf_file_replace(s->q->report, page, strlen(page));
   free(page);
-  return status ? cli_fail_status(status, name, "--report") : 0;
+  return cli_exit_code(status, name, "--report");
 }

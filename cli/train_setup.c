@@ -42,17 +42,13 @@ static int read_numbers(train_session *s) {
   s->n_steps = 20;
   s->block = 1;
   s->options.data.scale = 0; /* what another number of ranks made of it */
-  if (q->steps && !cli_int(name, "--steps", q->steps, 1, 1000000000, &s->n_steps))
-    return EXIT_MISUSE;
-  if (q->block && !cli_int(name, "--block", q->block, 1, 1000000, &s->block)) return EXIT_MISUSE;
-  if (q->seconds && !cli_real(name, "--seconds", q->seconds, 1, 1e9, &s->seconds))
-    return EXIT_MISUSE;
-  if (q->timeout && !cli_real(name, "--timeout", q->timeout, 0.1, 1e6, &s->timeout_s))
-    return EXIT_MISUSE;
-  if (q->seed && !cli_int(name, "--seed", q->seed, 0, INT64_MAX, &seed)) return EXIT_MISUSE;
-  if (q->lr && !cli_real(name, "--lr", q->lr, 1e-9, 10, &s->options.lr)) return EXIT_MISUSE;
-  if (q->scale && !cli_real(name, "--scale", q->scale, 1e-9, 1000, &s->options.data.scale))
-    return EXIT_MISUSE;
+  if (!cli_int(name, "--steps", q->steps, 1, 1000000000, &s->n_steps)) return EXIT_MISUSE;
+  if (!cli_int(name, "--block", q->block, 1, 1000000, &s->block)) return EXIT_MISUSE;
+  if (!cli_real(name, "--seconds", q->seconds, 1, 1e9, &s->seconds)) return EXIT_MISUSE;
+  if (!cli_real(name, "--timeout", q->timeout, 0.1, 1e6, &s->timeout_s)) return EXIT_MISUSE;
+  if (!cli_int(name, "--seed", q->seed, 0, INT64_MAX, &seed)) return EXIT_MISUSE;
+  if (!cli_real(name, "--lr", q->lr, 1e-9, 10, &s->options.lr)) return EXIT_MISUSE;
+  if (!cli_real(name, "--scale", q->scale, 1e-9, 1000, &s->options.data.scale)) return EXIT_MISUSE;
   if (q->compare && q->balance)
     return cli_fail(EXIT_MISUSE, name,
                     "found --use-knapformer and --compare, which runs both ways, expected one");
@@ -63,8 +59,7 @@ static int read_numbers(train_session *s) {
 /* Under a launcher the ranks are as many as it has started. */
 static int check_ranks(const train_session *s) {
   int64_t n_ranks = s->n_ranks;
-  if (s->q->ranks && !cli_int(name, "--ranks", s->q->ranks, 1, TRAIN_MOST_RANKS, &n_ranks))
-    return EXIT_MISUSE;
+  if (!cli_int(name, "--ranks", s->q->ranks, 1, TRAIN_MOST_RANKS, &n_ranks)) return EXIT_MISUSE;
   if (n_ranks == s->n_ranks) return 0;
   return cli_fail(EXIT_MISUSE, name, "--ranks: found \"%s\", expected the %" PRId32 " of the job",
                   s->q->ranks, s->n_ranks);
@@ -111,7 +106,7 @@ static int read_config(train_session *s) {
   int code = q->model ? check_architecture("--model", q->model) : 0;
   if (code) return code;
   if (q->model && kf_model_parse(q->model, &s->model))
-    return cli_fail_status(KF_EINVAL, name, "--model");
+    return cli_exit_code(KF_EINVAL, name, "--model");
   code = cli_configure(name, &asked, &s->config);
   if (code) return code;
   if (!*s->config.model) strcpy(s->config.model, "DiT-S");
@@ -142,7 +137,7 @@ static int check_model(train_session *s) {
   kf_scheduler_options_free(s->scheduling); /* of another number of ranks */
   s->scheduling = NULL;
   if (!status) status = kf_config_resolve(&s->config, s->n_ranks, &s->scheduling);
-  return status ? cli_fail_status(status, name, NULL) : 0;
+  return cli_exit_code(status, name, NULL);
 }
 
 static int draw_first(train_session *s) {
@@ -150,12 +145,12 @@ static int draw_first(train_session *s) {
   options.n_ranks = s->n_ranks;
   kf_status status = train_data_create(&options, &s->first_data);
   if (!status) status = train_data_lengths(s->first_data, 0, &s->first);
-  if (status) return cli_fail_status(status, name, NULL);
+  if (status) return cli_exit_code(status, name, NULL);
   s->options.data.scale = train_data_scale(s->first_data); /* the same for all that follows */
   return 0;
 }
 
-/* The most rows that each rank will hold in a step like the first, whichever way is trained. */
+/* The most rows that each rank will hold in a step like the first, whichever variant is trained. */
 static int count_rows(train_session *s, int64_t *rows) {
   kf_planner *planner = NULL;
   const kf_plan *plan = NULL;
@@ -169,7 +164,7 @@ static int count_rows(train_session *s, int64_t *rows) {
   for (int32_t r = 0; !status && r < s->n_ranks; r++)
     if (plan->hold_rows[r] > rows[r]) rows[r] = plan->hold_rows[r];
   kf_planner_free(planner);
-  return status ? cli_fail_status(status, name, NULL) : 0;
+  return cli_exit_code(status, name, NULL);
 }
 
 /* ------------------------------------------------------------------------------ memory */
@@ -218,7 +213,7 @@ static int check_memory(train_session *s, const int64_t *rows) {
   for (int32_t r = 0; r < s->n_ranks; r++) {
     double bytes;
     int64_t seqs = s->first->rank_off[r + 1] - s->first->rank_off[r];
-    if (bytes_of(s, rows[r], seqs, &bytes)) return cli_fail_status(KF_ENOMEM, name, NULL);
+    if (bytes_of(s, rows[r], seqs, &bytes)) return cli_exit_code(KF_ENOMEM, name, NULL);
     sum += bytes * s->n_here / s->n_ranks;
     s->bytes = fmax(s->bytes, bytes);
     if (rows[r] > most_rows) most_rows = rows[r];

@@ -25,18 +25,23 @@
 
 enum { MAX_ROWS = 64, MAX_BAR = 60, MIN_BAR = 8, LABEL = 13, SECONDS = 9, GAP = 2 };
 
+cli_screen cli_screen_of(int bar, int most) {
+  const char *no_color = getenv("NO_COLOR");
+  if (bar > most) bar = most;
+  return (cli_screen){.colour = !(no_color && *no_color),
+                      .unicode = strcmp(nl_langinfo(CODESET), "UTF-8") == 0,
+                      .bar = bar < MIN_BAR ? MIN_BAR : bar};
+}
+
 cli_screen cli_screen_of_stdout(int n_columns) {
-  cli_screen s = {.unicode = strcmp(nl_langinfo(CODESET), "UTF-8") == 0};
-  const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
+  const char *term = getenv("TERM");
   bool terminal = isatty(STDOUT_FILENO) == 1;
   struct winsize size;
   int columns = 80;
-  s.colour = terminal && !(no_color && *no_color) && !(term && strcmp(term, "dumb") == 0);
   if (terminal && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
     columns = size.ws_col;
-  s.bar = (columns - 1 - n_columns) / 2;
-  if (s.bar > MAX_BAR) s.bar = MAX_BAR;
-  if (s.bar < MIN_BAR) s.bar = MIN_BAR;
+  cli_screen s = cli_screen_of((columns - 1 - n_columns) / 2, MAX_BAR);
+  s.colour = s.colour && terminal && !(term && strcmp(term, "dumb") == 0);
   return s;
 }
 

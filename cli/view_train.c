@@ -10,12 +10,7 @@
 **     rank 1   ##########################  #############
 */
 #include <inttypes.h>
-#include <langinfo.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <jansson.h>
 
 #include "cmd_train.h"
 
@@ -78,23 +73,13 @@ static void print_line(const train_session *s, int variant, const train_result *
 
 /* ------------------------------------------------------------------------- the live view */
 
-static cli_screen screen_of(const train_session *s) {
-  const char *no_color = getenv("NO_COLOR");
-  cli_screen screen = {.colour = !(no_color && *no_color),
-                       .unicode = strcmp(nl_langinfo(CODESET), "UTF-8") == 0,
-                       .bar = (s->columns - 22) / (both(s) ? 2 : 1)};
-  if (screen.bar > 50) screen.bar = 50;
-  if (screen.bar < 8) screen.bar = 8;
-  return screen;
-}
-
 /* How many ranks have room below the three lines that come first. */
 static int32_t ranks_shown(const train_session *s) {
   int32_t most = s->lines - 5 < LIVE_RANKS ? s->lines - 5 : LIVE_RANKS;
   return s->n_ranks < most ? s->n_ranks : most;
 }
 
-/* The last step of a way. */
+/* The last step of a variant. */
 static const double *last_busy(const train_record *r) {
   return r->n_steps ? r->busy_s + (r->n_steps - 1) * r->n_ranks : NULL;
 }
@@ -127,11 +112,10 @@ static void undraw(train_session *s) {
 /* Over what was drawn before: each line is cleared to its end, and none is longer than the screen.
 ** */
 static void draw_live(train_session *s, const char *text) {
-  cli_screen screen = screen_of(s), wide = screen;
-  int64_t done = s->record[WITHOUT].n_steps + s->record[WITH].n_steps;
-  int64_t all = s->n_steps * (both(s) ? 2 : 1);
-  wide.bar = screen.bar * (both(s) ? 2 : 1);
-  if (wide.bar > 60) wide.bar = 60;
+  int n_bars = both(s) ? 2 : 1;
+  cli_screen screen = cli_screen_of((s->columns - 22) / n_bars, 50);
+  cli_screen wide = cli_screen_of(screen.bar * n_bars, 60);
+  int64_t done = s->record[WITHOUT].n_steps + s->record[WITH].n_steps, all = s->n_steps * n_bars;
   if (s->n_drawn) printf("\033[%dA", s->n_drawn);
   printf("           ");
   cli_print_bar((double)done, 0, (double)all, (double)all, &wide);
@@ -164,7 +148,7 @@ void train_show_step(train_session *s, int variant, const train_result *result) 
 
 /* ----------------------------------------------------------------------- the results */
 
-/* A row of the table: one figure of each way that was run. */
+/* A row of the table: one figure of each variant that was run. */
 typedef enum figure { SECONDS, COUNT, RATIO, SHARE } figure;
 
 static void print_row(const train_session *s, const char *label, figure kind, const double *value) {
@@ -197,7 +181,7 @@ static void print_shares(const train_session *s) {
 static int print_comparison(const train_session *s) {
   train_comparison c;
   if (train_compare(&s->record[WITHOUT], &s->record[WITH], &c))
-    return cli_fail_status(KF_ENOMEM, name, NULL);
+    return cli_exit_code(KF_ENOMEM, name, NULL);
   printf("\nspeed-up %.3fx, of %.3fx that perfect balance would bring: %.1f%% realised\n",
          c.speedup, c.ideal, 100 * c.realised);
   printf("losses of the same steps differ by at most %.1e, relative\n", c.loss_max_rel_diff);
@@ -210,7 +194,7 @@ int train_show_results(const train_session *s) {
   train_summary t[N_VARIANTS] = {{0}, {0}};
   kf_status status = KF_OK;
   for (int w = 0; w < N_VARIANTS && !status; w++) status = train_summarise(&s->record[w], &t[w]);
-  if (status) return cli_fail_status(status, name, NULL);
+  if (status) return cli_exit_code(status, name, NULL);
   const struct {
     const char *label;
     figure kind;
@@ -245,7 +229,7 @@ int train_print_json(const train_session *s) {
   const train_record *r = &s->record[train_main_variant(s)];
   train_summary t;
   json_t *loss = json_array();
-  if (train_summarise(r, &t)) return cli_fail_status(KF_ENOMEM, name, NULL);
+  if (train_summarise(r, &t)) return cli_exit_code(KF_ENOMEM, name, NULL);
   for (int64_t i = 0; i < r->n_steps; i++) json_array_append_new(loss, json_real(r->loss[i]));
   json_t *object = json_pack(
     "{s:i,s:I,s:f,s:{s:f,s:f},s:f,s:f,s:s,s:f,s:o}", "ranks", (int)s->n_ranks, "steps",
@@ -253,10 +237,5 @@ int train_print_json(const train_session *s) {
     "p95", 1e3 * t.p95_s, "max_over_mean", t.max_over_mean, "idle_variance", t.idle_variance,
     "model", s->config.model, "scale", s->options.data.scale, "loss", loss);
   if (object && both(s)) json_object_set_new(object, "compare", comparison_to_json(s));
-  char *text = object ? json_dumps(object, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
-  json_decref(object);
-  if (!text) return cli_fail(EXIT_FAILED, name, "out of memory, or a figure is not finite");
-  puts(text);
-  free(text);
-  return 0;
+  return cli_print_json(name, object, 9);
 }
