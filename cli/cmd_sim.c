@@ -334,9 +334,10 @@ static void print_summary(const job *j) {
     printf("%20s %12.4g %12d\n", "s a rank and step", m->overhead_s, 0);
   printf("%20s %12.3f %12.3f\n", "gamma", m->gamma, j->true_gamma);
   print_speeds(j, m);
-  printf("\nrefits %" PRId64 ", drifts %" PRId64 ", times not learned from %" PRId64
-         ", mean error of a predicted time %.1f%%\nlast plan %016" PRIx64 "\n",
-         m->refits, m->drifts, m->outliers, 100 * m->mape, j->hash);
+  printf("\nrefits %" PRId64 ", drifts %" PRId64 ", times not learned from %" PRId64, m->refits,
+         m->drifts, m->outliers);
+  if (m->mape > 0) printf(", mean error of a predicted time %.1f%%", 100 * m->mape);
+  printf("\nlast plan %016" PRIx64 "\n", j->hash);
 }
 
 /* ------------------------------------------------------------------------ the JSON */
