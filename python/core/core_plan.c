@@ -91,7 +91,6 @@ static void plan_free(PyObject *self) {
 }
 
 static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *names) {
-  (void)type, (void)args, (void)names;
   PyErr_SetString(PyExc_TypeError, "a Plan is made by a Planner or a Scheduler");
   return NULL;
 }
@@ -110,7 +109,6 @@ static PyObject *plan_array(PyObject *self, PyObject *args) {
 
 /* What is one number, and the figures. */
 static PyObject *plan_facts(PyObject *self, PyObject *unused) {
-  (void)unused;
   const kf_plan *p = &((kfpy_plan *)self)->plan;
   const kf_figures *f = &p->figures;
   return Py_BuildValue(

@@ -13,7 +13,6 @@ typedef struct planner {
 } planner;
 
 static PyObject *planner_new(PyTypeObject *type, PyObject *args, PyObject *names) {
-  (void)names;
   PyObject *config, *speed, *mem_tokens;
   const void *speeds, *caps;
   int n_ranks;
@@ -78,7 +77,6 @@ static void call_log(void *user, kf_log_level level, const char *line) {
 }
 
 static PyObject *scheduler_new(PyTypeObject *type, PyObject *args, PyObject *names) {
-  (void)names;
   PyObject *config, *speed, *log;
   const void *speeds;
   int n_ranks;
@@ -159,21 +157,18 @@ static PyObject *update_stats(PyObject *object, PyObject *args) {
 }
 
 static PyObject *settle(PyObject *object, PyObject *unused) {
-  (void)unused;
   scheduler *self = (scheduler *)object;
   if (!kfpy_enter(&self->guard, "scheduler")) return NULL;
   return kfpy_leave(&self->guard, kfpy_none(kf_scheduler_settle(self->scheduler)));
 }
 
 static PyObject *steps(PyObject *object, PyObject *unused) {
-  (void)unused;
   scheduler *self = (scheduler *)object;
   if (!kfpy_enter(&self->guard, "scheduler")) return NULL;
   return kfpy_leave(&self->guard, PyLong_FromLongLong(kf_scheduler_steps(self->scheduler)));
 }
 
 static PyObject *new_epoch(PyObject *object, PyObject *unused) {
-  (void)unused;
   scheduler *self = (scheduler *)object;
   if (!kfpy_enter(&self->guard, "scheduler")) return NULL;
   kf_scheduler_new_epoch(self->scheduler);
@@ -193,7 +188,6 @@ static PyObject *metrics(PyObject *object, PyObject *args) {
 
 /* The cost that plans are made with, and how often it was refitted. */
 static PyObject *learned(PyObject *object, PyObject *unused) {
-  (void)unused;
   scheduler *self = (scheduler *)object;
   if (!kfpy_enter(&self->guard, "scheduler")) return NULL;
   const kf_metrics *m = kf_scheduler_metrics(self->scheduler);
@@ -202,7 +196,6 @@ static PyObject *learned(PyObject *object, PyObject *unused) {
 }
 
 static PyObject *save(PyObject *object, PyObject *unused) {
-  (void)unused;
   scheduler *self = (scheduler *)object;
   void *data;
   size_t n_bytes;
@@ -267,7 +260,6 @@ typedef struct gather {
 static PyTypeObject *scheduler_type;
 
 static PyObject *gather_new(PyTypeObject *type, PyObject *args, PyObject *names) {
-  (void)names;
   int n_ranks, rank;
   long long record_bytes;
   if (!PyArg_ParseTuple(args, "iiL", &n_ranks, &rank, &record_bytes)) return NULL;

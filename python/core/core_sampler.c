@@ -11,7 +11,6 @@ typedef struct sampler {
 } sampler;
 
 static PyObject *sampler_new(PyTypeObject *type, PyObject *args, PyObject *names) {
-  (void)names;
   PyObject *cost, *len;
   const char *rule;
   const kf_cost *cost_in;
@@ -64,7 +63,6 @@ static PyObject *set_epoch(PyObject *object, PyObject *args) {
 
 /* The samples of one step: rank r's are sample[rank_off[r]] .. */
 static PyObject *next(PyObject *object, PyObject *unused) {
-  (void)unused;
   sampler *self = (sampler *)object;
   const kf_sampled *s;
   kf_status status;
@@ -166,27 +164,22 @@ static PyObject *read_alone(PyObject *object, PyObject *(*read)(const kf_sampler
 }
 
 static PyObject *steps(PyObject *object, PyObject *unused) {
-  (void)unused;
   return read_alone(object, read_steps);
 }
 
 static PyObject *save(PyObject *object, PyObject *unused) {
-  (void)unused;
   return read_alone(object, read_save);
 }
 
 static PyObject *hash(PyObject *object, PyObject *unused) {
-  (void)unused;
   return read_alone(object, read_hash);
 }
 
 static PyObject *figures(PyObject *object, PyObject *unused) {
-  (void)unused;
   return read_alone(object, read_figures);
 }
 
 static PyObject *buckets(PyObject *object, PyObject *unused) {
-  (void)unused;
   return read_alone(object, read_buckets);
 }
 

@@ -129,7 +129,6 @@ bool kfpy_batch(PyObject *args, kf_batch *out) {
 }
 
 static PyObject *mix(PyObject *module, PyObject *args) {
-  (void)module;
   const char *name;
   int n_ranks;
   unsigned long long seed;
@@ -148,7 +147,6 @@ static PyObject *mix(PyObject *module, PyObject *args) {
 
 /* A cost travels as the bytes of its struct: Python hands it on and does not look into it. */
 static PyObject *cost(PyObject *module, PyObject *args) {
-  (void)module;
   PyObject *from;
   int n_ranks;
   if (!PyArg_ParseTuple(args, "Oi", &from, &n_ranks)) return NULL;
@@ -178,7 +176,6 @@ static bool assign(PyObject *texts, kf_config *c) {
 
 /* Texts, YAML over them, texts over that: one kf_config (bytes), and what Python wants to know of it. */
 static PyObject *config(PyObject *module, PyObject *args) {
-  (void)module;
   const char *name, *text;
   Py_ssize_t n_bytes;
   PyObject *defaults, *assignments;
@@ -203,7 +200,6 @@ static PyObject *config(PyObject *module, PyObject *args) {
 
 /* The first rank of each bag, and the number of ranks behind the last; none for auto. */
 static PyObject *bags(PyObject *module, PyObject *args) {
-  (void)module;
   const char *spec;
   int n_ranks;
   kf_bags *b;
@@ -232,7 +228,6 @@ static PyObject *fit_dict(const kf_fit *f, const kf_model *shape) {
 }
 
 static PyObject *fit(PyObject *module, PyObject *args) {
-  (void)module;
   PyObject *len, *seconds, *rank;
   const void *lens_in, *seconds_in, *rank_in;
   const char *model_text;
@@ -260,7 +255,6 @@ static PyObject *fit(PyObject *module, PyObject *args) {
 }
 
 static PyObject *replace_file(PyObject *module, PyObject *args) {
-  (void)module;
   const char *path, *data;
   Py_ssize_t n_bytes;
   if (!PyArg_ParseTuple(args, "sy#", &path, &data, &n_bytes)) return NULL;
