@@ -48,21 +48,30 @@ bool kfpy_list(PyObject *object, const char *name, size_t size, const void **out
 /* A 0-terminated text of the library's, which is freed, as str. */
 PyObject *kfpy_text(char *text);
 
-/* Put `value`, which is taken over and may be NULL, into a dict. False: raises. */
-bool kfpy_put(PyObject *dict, const char *key, PyObject *value);
-
-/* An object that only one thread may be inside of at a time, because the GIL is released there. */
-typedef struct kfpy_guard {
-  bool taken;
-} kfpy_guard;
-bool kfpy_enter(kfpy_guard *guard, const char *what);
-PyObject *kfpy_leave(kfpy_guard *guard, PyObject *result); /* returns result */
-
-/* Allocation and release of objects of heap types. */
-PyObject *kfpy_new(PyTypeObject *type);
-void kfpy_release(PyObject *self);
+/* What the library saved, which is freed, as bytes; or raises what `status` means. */
+PyObject *kfpy_saved(kf_status status, void *data, size_t n_bytes);
 
 PyObject *kfpy_bytes(const void *data, int64_t n, size_t size);
+
+/* Append `item`, which is taken over. Where that fails, or is NULL, the list becomes NULL: raises. */
+void kfpy_append(PyObject **list, PyObject *item);
+
+/* The head of an object that only one thread may be inside of at a time, because the GIL is released
+** there. So also what only reads must enter. */
+typedef struct kfpy_guarded {
+  PyObject_HEAD bool taken;
+} kfpy_guarded;
+void *kfpy_enter(void *object, const char *what);     /* returns object; NULL: raises */
+PyObject *kfpy_leave(void *object, PyObject *result); /* returns result */
+
+/* A type of the module's, which keeps it; NULL: raises. `name` is the whole one. */
+PyTypeObject *kfpy_add_type(PyObject *module, const char *name, size_t size, unsigned flags,
+                            PyType_Slot *slots);
+
+/* Objects of such types. */
+void *kfpy_new(PyTypeObject *type);                  /* all 0; NULL: raises */
+PyObject *kfpy_made(void *object, kf_status status); /* returns object, or releases it and raises */
+void kfpy_release(PyObject *object);                 /* what a type's dealloc ends with */
 
 /* ------------------------------------------------------------------------- core_plan.c */
 

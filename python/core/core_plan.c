@@ -67,7 +67,7 @@ PyObject *kfpy_plan_copy(const kf_plan *plan) {
   /* Not one of the arrays that Python asks for by name, but a picture needs it. */
   fields[N_FIELDS] = (field){NULL, offsetof(kf_plan, before_s), plan->n_ranks, 8};
   for (int i = 0; i <= N_FIELDS; i++) n_bytes += (size_t)fields[i].n * fields[i].size;
-  kfpy_plan *self = (kfpy_plan *)kfpy_new(plan_type);
+  kfpy_plan *self = kfpy_new(plan_type);
   if (!self) return NULL;
   self->plan = *plan;
   self->block = malloc(n_bytes + 1);
@@ -150,10 +150,8 @@ static PyObject *list_stay(const kf_exchange *x) {
     const kf_run *from = &x->run[0][x->run_off[0][x->n_peers] + i];
     const kf_run *to = &x->run[1][x->run_off[1][x->n_peers] + i];
     if (!is_flat(x, i)) continue;
-    PyObject *run = Py_BuildValue("(LLL)", (long long)from->first, (long long)to->first,
-                                  (long long)(from->n * from->width));
-    if (!run || PyList_Append(list, run)) Py_CLEAR(list);
-    Py_XDECREF(run);
+    kfpy_append(&list, Py_BuildValue("(LLL)", (long long)from->first, (long long)to->first,
+                                     (long long)(from->n * from->width)));
   }
   return list;
 }
@@ -256,16 +254,13 @@ static PyMethodDef methods[] = {
    "segments(kind, rank, heads) -> bytes: (seq, rows, offset, first_head, heads) of each."},
   {NULL, NULL, 0, NULL}};
 
+static PyType_Slot slots[] = {{Py_tp_new, plan_new},
+                              {Py_tp_dealloc, plan_free},
+                              {Py_tp_methods, methods},
+                              {Py_tp_doc, "A plan, read-only. Made by Planner and Scheduler."},
+                              {0, NULL}};
+
 bool kfpy_plan_init(PyObject *module) {
-  static PyType_Slot slots[] = {{Py_tp_new, plan_new},
-                                {Py_tp_dealloc, plan_free},
-                                {Py_tp_methods, methods},
-                                {Py_tp_doc, "A plan, read-only. Made by Planner and Scheduler."},
-                                {0, NULL}};
-  static PyType_Spec spec = {"knapformer._core.Plan", sizeof(kfpy_plan), 0, Py_TPFLAGS_DEFAULT,
-                             slots};
-  PyObject *type = PyType_FromSpec(&spec);
-  if (!type || PyModule_AddObject(module, "Plan", type)) return false; /* the module keeps it */
-  plan_type = (PyTypeObject *)type;
-  return true;
+  plan_type = kfpy_add_type(module, "knapformer._core.Plan", sizeof(kfpy_plan), 0, slots);
+  return plan_type;
 }

@@ -81,30 +81,52 @@ PyObject *kfpy_bytes(const void *data, int64_t n, size_t size) {
   return PyBytes_FromStringAndSize(n > 0 ? data : NULL, (Py_ssize_t)((size_t)n * size));
 }
 
-bool kfpy_put(PyObject *dict, const char *key, PyObject *value) {
-  bool fine = value && PyDict_SetItemString(dict, key, value) == 0;
-  Py_XDECREF(value);
-  return fine;
+PyObject *kfpy_saved(kf_status status, void *data, size_t n_bytes) {
+  if (status) return kfpy_raise(status);
+  PyObject *out = kfpy_bytes(data, (int64_t)n_bytes, 1);
+  free(data);
+  return out;
 }
 
-bool kfpy_enter(kfpy_guard *guard, const char *what) {
-  if (guard->taken) {
-    PyErr_Format(PyExc_RuntimeError, "this %s is in use, by another thread or by its caller", what);
-    return false;
-  }
-  return guard->taken = true;
+void kfpy_append(PyObject **list, PyObject *item) {
+  if (!item || PyList_Append(*list, item)) Py_CLEAR(*list);
+  Py_XDECREF(item);
 }
 
-PyObject *kfpy_leave(kfpy_guard *guard, PyObject *result) {
-  guard->taken = false;
+void *kfpy_enter(void *object, const char *what) {
+  kfpy_guarded *self = object;
+  if (self->taken)
+    return PyErr_Format(PyExc_RuntimeError, "this %s is in use, by another thread or by its caller",
+                        what);
+  self->taken = true;
+  return object;
+}
+
+PyObject *kfpy_leave(void *object, PyObject *result) {
+  ((kfpy_guarded *)object)->taken = false;
   return result;
 }
 
-PyObject *kfpy_new(PyTypeObject *type) { return PyType_GenericAlloc(type, 0); }
+PyTypeObject *kfpy_add_type(PyObject *module, const char *name, size_t size, unsigned flags,
+                            PyType_Slot *slots) {
+  PyType_Spec spec = {name, (int)size, 0, Py_TPFLAGS_DEFAULT | flags, slots};
+  PyObject *type = PyType_FromSpec(&spec);
+  bool added = type && PyModule_AddObject(module, strrchr(name, '.') + 1, type) == 0;
+  return added ? (PyTypeObject *)type : NULL;
+}
 
-void kfpy_release(PyObject *self) {
-  PyTypeObject *type = Py_TYPE(self);
-  PyObject_Free(self);
+void *kfpy_new(PyTypeObject *type) { return PyType_GenericAlloc(type, 0); }
+
+PyObject *kfpy_made(void *object, kf_status status) {
+  if (!status) return object;
+  kfpy_raise(status);
+  Py_DECREF((PyObject *)object);
+  return NULL;
+}
+
+void kfpy_release(PyObject *object) {
+  PyTypeObject *type = Py_TYPE(object);
+  ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
   Py_DECREF((PyObject *)type); /* as an object of a heap type must */
 }
 
@@ -207,11 +229,8 @@ static PyObject *bags(PyObject *module, PyObject *args) {
   kf_status status = kf_bags_parse(spec, n_ranks, &b);
   if (status) return kfpy_raise(status);
   PyObject *out = PyList_New(0);
-  for (int32_t i = 0; out && b && i <= b->n_bags; i++) {
-    PyObject *first = PyLong_FromLong(b->first[i]);
-    if (!first || PyList_Append(out, first)) Py_CLEAR(out);
-    Py_XDECREF(first);
-  }
+  for (int32_t i = 0; out && b && i <= b->n_bags; i++)
+    kfpy_append(&out, PyLong_FromLong(b->first[i]));
   kf_bags_free(b);
   return out;
 }
