@@ -16,6 +16,11 @@
 
 #include "core.h"
 
+typedef struct planned {
+  PyObject_HEAD kf_plan plan; /* its arrays lie in block */
+  void *block;
+} planned;
+
 /* One array of a plan: where its pointer stands, and how many elements of which size it has. */
 typedef struct field {
   const char *name;
@@ -67,7 +72,7 @@ PyObject *kfpy_plan_copy(const kf_plan *plan) {
   /* Not one of the arrays that Python asks for by name, but a picture needs it. */
   fields[N_FIELDS] = (field){NULL, offsetof(kf_plan, before_s), plan->n_ranks, 8};
   for (int i = 0; i <= N_FIELDS; i++) n_bytes += (size_t)fields[i].n * fields[i].size;
-  kfpy_plan *self = kfpy_new(plan_type);
+  planned *self = kfpy_new(plan_type);
   if (!self) return NULL;
   self->plan = *plan;
   self->block = malloc(n_bytes + 1);
@@ -86,7 +91,7 @@ PyObject *kfpy_plan_copy(const kf_plan *plan) {
 }
 
 static void plan_free(PyObject *self) {
-  free(((kfpy_plan *)self)->block);
+  free(((planned *)self)->block);
   kfpy_release(self);
 }
 
@@ -96,7 +101,7 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *names) {
 }
 
 static PyObject *plan_array(PyObject *self, PyObject *args) {
-  const kf_plan *p = &((kfpy_plan *)self)->plan;
+  const kf_plan *p = &((planned *)self)->plan;
   const char *name;
   field fields[N_FIELDS];
   if (!PyArg_ParseTuple(args, "s", &name)) return NULL;
@@ -109,7 +114,7 @@ static PyObject *plan_array(PyObject *self, PyObject *args) {
 
 /* What is one number, and the figures. */
 static PyObject *plan_facts(PyObject *self, PyObject *unused) {
-  const kf_plan *p = &((kfpy_plan *)self)->plan;
+  const kf_plan *p = &((planned *)self)->plan;
   const kf_figures *f = &p->figures;
   return Py_BuildValue(
     "{sisisisisLsLsK sdsdsdsdsdsdsdsdsdsdsdsd sLsLsLsL}", "ranks", p->n_ranks, "heads", p->heads,
@@ -127,7 +132,7 @@ static PyObject *plan_svg(PyObject *self, PyObject *args) {
   const char *title;
   char *text = NULL;
   if (!PyArg_ParseTuple(args, "z", &title)) return NULL;
-  kf_status status = kf_svg_plan(&((kfpy_plan *)self)->plan, title, &text);
+  kf_status status = kf_svg_plan(&((planned *)self)->plan, title, &text);
   return status ? kfpy_raise(status) : kfpy_text(text);
 }
 
@@ -194,7 +199,7 @@ static bool list_side(const kf_exchange *x, int side, PyObject **index, PyObject
 
 static kf_exchange *make_table(PyObject *self, int kind, int rank, int heads) {
   kf_exchange *x = NULL;
-  kf_status status = kf_exchange_create(&((kfpy_plan *)self)->plan, rank, kind, heads, &x);
+  kf_status status = kf_exchange_create(&((planned *)self)->plan, rank, kind, heads, &x);
   if (status) kfpy_raise(status);
   return x;
 }
@@ -261,6 +266,6 @@ static PyType_Slot slots[] = {{Py_tp_new, plan_new},
                               {0, NULL}};
 
 bool kfpy_plan_init(PyObject *module) {
-  plan_type = kfpy_add_type(module, "knapformer._core.Plan", sizeof(kfpy_plan), 0, slots);
+  plan_type = kfpy_add_type(module, "knapformer._core.Plan", sizeof(planned), 0, slots);
   return plan_type;
 }

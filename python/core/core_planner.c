@@ -5,6 +5,23 @@
 
 #include "core.h"
 
+/* A batch from bytes: rank_off (n_ranks + 1), len, and profile or None. */
+static bool read_batch(PyObject *args, kf_batch *out) {
+  PyObject *rank_off, *len, *profile;
+  const void *off, *lens, *profiles;
+  int64_t n_off, n;
+  if (!PyArg_ParseTuple(args, "OOO", &rank_off, &len, &profile) ||
+      !kfpy_list(rank_off, "rank_off", 8, &off, &n_off) || !kfpy_list(len, "len", 8, &lens, &n) ||
+      !kfpy_array(profile, "profile", n, sizeof(kf_profile), &profiles))
+    return false;
+  *out = (kf_batch){.n_ranks = (int32_t)(n_off - 1),
+                    .n_seqs = n,
+                    .rank_off = off,
+                    .len = lens,
+                    .profile = profiles};
+  return true;
+}
+
 /* -------------------------------------------------------------------------- planner */
 
 typedef struct planner {
@@ -42,7 +59,7 @@ static PyObject *planner_plan(PyObject *object, PyObject *args) {
   kf_batch batch;
   const kf_plan *plan;
   kf_status status;
-  if (!kfpy_batch(args, &batch) || !(self = kfpy_enter(object, "planner"))) return NULL;
+  if (!read_batch(args, &batch) || !(self = kfpy_enter(object, "planner"))) return NULL;
   Py_BEGIN_ALLOW_THREADS;
   status = kf_planner_plan(self->planner, &batch, &plan);
   Py_END_ALLOW_THREADS;
@@ -50,7 +67,7 @@ static PyObject *planner_plan(PyObject *object, PyObject *args) {
 }
 
 static PyMethodDef planner_methods[] = {
-  {"plan", planner_plan, METH_VARARGS, "plan(rank_off, len, factor, profile) -> Plan"},
+  {"plan", planner_plan, METH_VARARGS, "plan(rank_off, len, profile) -> Plan"},
   {NULL, NULL, 0, NULL}};
 
 static PyType_Slot planner_slots[] = {{Py_tp_new, planner_new},
@@ -130,7 +147,7 @@ static PyObject *scheduler_plan(PyObject *object, PyObject *args) {
   kf_batch batch;
   const kf_plan *plan;
   kf_status status;
-  if (!kfpy_batch(args, &batch) || !(self = kfpy_enter(object, "scheduler"))) return NULL;
+  if (!read_batch(args, &batch) || !(self = kfpy_enter(object, "scheduler"))) return NULL;
   Py_BEGIN_ALLOW_THREADS;
   status = kf_scheduler_plan(self->scheduler, &batch, &plan);
   Py_END_ALLOW_THREADS;
@@ -223,7 +240,7 @@ static PyObject *write_files(PyObject *object, PyObject *args) {
 }
 
 static PyMethodDef scheduler_methods[] = {
-  {"plan", scheduler_plan, METH_VARARGS, "plan(rank_off, len, factor, profile) -> Plan"},
+  {"plan", scheduler_plan, METH_VARARGS, "plan(rank_off, len, profile) -> Plan"},
   {"update_stats", update_stats, METH_VARARGS, "update_stats(rank, seconds, counters)"},
   {"settle", settle, METH_NOARGS, "settle()"},
   {"new_epoch", new_epoch, METH_NOARGS, "new_epoch()"},

@@ -11,23 +11,25 @@ typedef struct sampler {
 } sampler;
 
 static PyObject *sampler_new(PyTypeObject *type, PyObject *args, PyObject *names) {
-  PyObject *cost, *len;
+  PyObject *config, *len;
   const char *rule;
-  const kf_cost *cost_in;
   const void *len_in;
   int power, mode, keep_all;
   long long mem_tokens, match_len, window;
   unsigned long long seed;
   int64_t n;
   kf_sampler_options o = {0};
-  if (!PyArg_ParseTuple(args, "sOLLdidiiKLpO", &rule, &cost, &mem_tokens, &match_len,
+  if (!PyArg_ParseTuple(args, "sOLLdidiiKLpO", &rule, &config, &mem_tokens, &match_len,
                         &o.bucket.comp_s, &power, &o.bucket.p, &o.bucket.n_ranks, &mode, &seed,
                         &window, &keep_all, &len) ||
-      !kfpy_cost(cost, &cost_in) || !kfpy_list(len, "lens", 8, &len_in, &n))
+      !kfpy_list(len, "lens", 8, &len_in, &n))
     return NULL;
   kf_status status = kf_rule_parse(rule, &o.bucket.rule);
   if (status) return kfpy_raise(status);
-  o.bucket.cost = *cost_in;
+  kf_scheduler_options *resolved = kfpy_resolve(config, o.bucket.n_ranks);
+  if (!resolved) return NULL;
+  o.bucket.cost = resolved->plan.cost;
+  kf_scheduler_options_free(resolved);
   o.bucket.mem_tokens = mem_tokens;
   o.bucket.match_len = match_len;
   o.bucket.power = (kf_power)power;
@@ -79,15 +81,18 @@ static PyObject *steps(PyObject *object, PyObject *unused) {
                                         (long long)kf_sampler_steps(self->sampler)));
 }
 
+/* A cost is the bytes of its struct, as Scheduler.progress gives it: Python does not look into it. */
 static PyObject *set_cost(PyObject *object, PyObject *args) {
   sampler *self;
   PyObject *cost;
-  const kf_cost *cost_in;
+  const void *cost_in;
   long long at;
   kf_status status;
-  if (!PyArg_ParseTuple(args, "LO", &at, &cost) || !kfpy_cost(cost, &cost_in) ||
-      !(self = kfpy_enter(object, "sampler")))
+  if (!PyArg_ParseTuple(args, "LO", &at, &cost) ||
+      !kfpy_array(cost, "cost", 1, sizeof(kf_cost), &cost_in))
     return NULL;
+  if (!cost_in) return PyErr_Format(PyExc_ValueError, "cost: None, expected a cost");
+  if (!(self = kfpy_enter(object, "sampler"))) return NULL;
   Py_BEGIN_ALLOW_THREADS;
   status = kf_sampler_set_cost(self->sampler, at, cost_in);
   Py_END_ALLOW_THREADS;
@@ -170,7 +175,7 @@ static PyType_Slot slots[] = {
   {Py_tp_new, sampler_new},
   {Py_tp_dealloc, sampler_free},
   {Py_tp_methods, methods},
-  {Py_tp_doc, "Sampler(rule, cost, mem_tokens, match_len, comp_s, power, p, ranks, mode, seed, "
+  {Py_tp_doc, "Sampler(rule, config, mem_tokens, match_len, comp_s, power, p, ranks, mode, seed, "
               "window, keep_all, lens)"},
   {0, NULL}};
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The module itself, and what has no object of its own: texts, mixes, costs, configuration, fit. */
+/* The module itself, and what has no object of its own: texts, mixes, configuration, fit. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,14 +52,6 @@ bool kfpy_array(PyObject *object, const char *name, int64_t n, size_t size, cons
   PyErr_Format(PyExc_ValueError, "%s: %lld values, expected %lld", name, (long long)found,
                (long long)n);
   return false;
-}
-
-bool kfpy_cost(PyObject *object, const kf_cost **out) {
-  const void *data = NULL;
-  if (!kfpy_array(object, "cost", 1, sizeof(kf_cost), &data)) return false;
-  if (!data) PyErr_SetString(PyExc_ValueError, "cost: None, expected a cost");
-  *out = data;
-  return data;
 }
 
 kf_scheduler_options *kfpy_resolve(PyObject *config, int n_ranks) {
@@ -130,25 +122,7 @@ void kfpy_release(PyObject *object) {
   Py_DECREF((PyObject *)type); /* as an object of a heap type must */
 }
 
-/* --------------------------------------------------------------------------- batches */
-
-bool kfpy_batch(PyObject *args, kf_batch *out) {
-  PyObject *rank_off, *len, *factor, *profile;
-  const void *off, *lens, *factors, *profiles;
-  int64_t n_off, n;
-  if (!PyArg_ParseTuple(args, "OOOO", &rank_off, &len, &factor, &profile)) return false;
-  if (!kfpy_list(rank_off, "rank_off", 8, &off, &n_off) || !kfpy_list(len, "len", 8, &lens, &n) ||
-      !kfpy_array(factor, "factor", n, sizeof(double), &factors) ||
-      !kfpy_array(profile, "profile", n, sizeof(kf_profile), &profiles))
-    return false;
-  *out = (kf_batch){.n_ranks = (int32_t)(n_off - 1),
-                    .n_seqs = n,
-                    .rank_off = off,
-                    .len = lens,
-                    .factor = factors,
-                    .profile = profiles};
-  return true;
-}
+/* ----------------------------------------------------------------------------- mixes */
 
 static PyObject *mix(PyObject *module, PyObject *args) {
   const char *name;
@@ -158,23 +132,9 @@ static PyObject *mix(PyObject *module, PyObject *args) {
   if (!PyArg_ParseTuple(args, "siK", &name, &n_ranks, &seed)) return NULL;
   kf_status status = kf_mix_create(name, n_ranks, seed, &batch);
   if (status) return kfpy_raise(status);
-  PyObject *out = Py_BuildValue("(NNN)", kfpy_bytes(batch->rank_off, batch->n_ranks + 1, 8),
-                                kfpy_bytes(batch->len, batch->n_seqs, 8),
-                                kfpy_bytes(batch->profile, batch->n_seqs, sizeof(kf_profile)));
+  PyObject *out = Py_BuildValue("(NN)", kfpy_bytes(batch->rank_off, batch->n_ranks + 1, 8),
+                                kfpy_bytes(batch->len, batch->n_seqs, 8));
   kf_batch_free(batch);
-  return out;
-}
-
-/* ----------------------------------------------------------------------------- costs */
-
-/* A cost travels as the bytes of its struct: Python hands it on and does not look into it. */
-static PyObject *cost(PyObject *module, PyObject *args) {
-  PyObject *from;
-  int n_ranks;
-  if (!PyArg_ParseTuple(args, "Oi", &from, &n_ranks)) return NULL;
-  kf_scheduler_options *o = kfpy_resolve(from, n_ranks);
-  PyObject *out = o ? kfpy_bytes(&o->plan.cost, 1, sizeof o->plan.cost) : NULL;
-  kf_scheduler_options_free(o);
   return out;
 }
 
@@ -283,8 +243,7 @@ static PyObject *replace_file(PyObject *module, PyObject *args) {
 /* ----------------------------------------------------------------------------- module */
 
 static PyMethodDef functions[] = {
-  {"mix", mix, METH_VARARGS, "mix(name, ranks, seed) -> (rank_off, len, profile)"},
-  {"cost", cost, METH_VARARGS, "cost(config, ranks) -> cost"},
+  {"mix", mix, METH_VARARGS, "mix(name, ranks, seed) -> (rank_off, len)"},
   {"config", config, METH_VARARGS,
    "config(defaults, name, yaml, assignments, ranks) -> (config, bags, model, (dim, layers, "
    "heads), cost_file)"},

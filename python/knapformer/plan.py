@@ -250,13 +250,12 @@ def plan(seq_lens_per_rank: Iterable[Iterable[SupportsIndex]], bags: _Bags = "au
         "affinity_policy": affinity, "budget_us": budget_us})
     planner = _core.Planner(config.raw, n_ranks, reals(speeds), None if mem_tokens is None else ints(mem_tokens))
     start = time.perf_counter()
-    core = planner.plan(rank_off, lens, None, None)
+    core = planner.plan(rank_off, lens, None)
     return Plan(core, None, config.bags, 1e6 * (time.perf_counter() - start))
 
 
 def mix(name: str, ranks: int | None = None, seed: int = 0) -> list[list[int]]:
     """Each rank's lengths of a mix: joint, mixres, lowres, lowres4k, clips, wan, or data codes such as
     "g16b4i256f1s0,g8b1i2048f1s0" (ranks, samples a rank, pixels, frames, 1 for video)."""
-    rank_off, lens, _ = _core.mix(name, ranks or 0, seed)
-    rank_off, lens = list_of(rank_off), list_of(lens)
+    rank_off, lens = map(list_of, _core.mix(name, ranks or 0, seed))
     return [lens[a:b] for a, b in zip(rank_off, rank_off[1:])]

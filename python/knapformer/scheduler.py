@@ -323,7 +323,7 @@ def _deal(lens, profiles, homes, ranks):
         rank_off[home + 1] += 1
     for r in range(ranks):
         rank_off[r + 1] += rank_off[r]
-    return ints(rank_off), ints(lens), None, _pack_profiles(profiles, n)
+    return ints(rank_off), ints(lens), _pack_profiles(profiles, n)
 
 
 def _pack_profiles(profiles, n):
