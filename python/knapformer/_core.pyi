@@ -7,8 +7,9 @@ from typing_extensions import Self
 
 version: str
 
-# (n_in, n_out, send_index, recv_index, send_count, recv_count, stay, busy): see python/core/core_plan.c
-_Table = tuple[int, int, bytearray, bytearray, bytearray, bytearray, list[tuple[int, int, int]], bool]
+# (n_in, n_out, (send_index, send_count), (recv_index, recv_count), stay, busy): see python/core/core_plan.c
+_Side = tuple[bytearray, bytearray]
+_Table = tuple[int, int, _Side, _Side, list[tuple[int, int, int]], bool]
 # memory_bytes, memory_limit_bytes, tokens, samples, plan_s, route_s, compute_s, wait_s
 _Counters = tuple[int, int, int, int, float, float, float, float]
 
@@ -42,7 +43,7 @@ class Plan:
     def svg(self, title: str | None, /) -> str: ...
     def exchange(self, kind: int, rank: int, heads: int = ..., /) -> _Table: ...
     def held(self, rank: int, /) -> bytes: ...
-    def segments(self, kind: int, rank: int, heads: int, /) -> bytearray: ...
+    def segments(self, kind: int, rank: int, heads: int, /) -> bytes: ...
 
 @final
 class Planner:

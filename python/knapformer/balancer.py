@@ -25,7 +25,7 @@ from . import _core
 from ._ranks import Ranks
 from ._stopwatch import Stopwatch
 from ._attention import attention
-from .plan import ROUTE, SEQUENCES, ULYSSES, ULYSSES_SPLIT, Segment, configuration, list_of
+from .plan import ROUTE, SEQUENCES, ULYSSES, ULYSSES_SPLIT, Segment, configuration, segments_of
 from .scheduler import WRONG, Scheduler, log
 from .transport import Exchange, arrive, depart, move
 
@@ -73,8 +73,7 @@ class Step:
         """What attention computes of split sequences, as a plan of its own."""
         key = ("segments", heads)
         if key not in self.kept:
-            rows = list_of(self.plan.core.segments(ULYSSES_SPLIT, self.ranks.rank, heads), 5)
-            self.kept[key] = SplitSegments([Segment(*row) for row in rows])
+            self.kept[key] = SplitSegments(segments_of(self.plan.core.segments(ULYSSES_SPLIT, self.ranks.rank, heads)))
         return self.kept[key]
 
     def seq_lens(self, device: torch.device) -> Tensor:

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import time
 from array import array
 from typing import TYPE_CHECKING, Any, Iterable, Literal, Mapping, NamedTuple, Sequence, SupportsIndex
@@ -50,12 +51,16 @@ def reals(values: Iterable[float] | None) -> bytes | None:
     return None if values is None else array("d", values).tobytes()
 
 
-def list_of(data: bytes | bytearray, columns: int = 1) -> list[Any]:
-    """Bytes of 64-bit integers as a list, of tuples where there are several columns."""
-    flat = array("q")
-    flat.frombytes(data)
-    flat = flat.tolist()
-    return flat if columns == 1 else [tuple(flat[i:i + columns]) for i in range(0, len(flat), columns)]
+def list_of(data: bytes | bytearray) -> list[int]:
+    """Bytes of 64-bit integers as a list."""
+    numbers = array("q")
+    numbers.frombytes(data)
+    return numbers.tolist()
+
+
+def segments_of(data: bytes) -> list[Segment]:
+    """Bytes of kf_segment as a list."""
+    return [Segment(*row) for row in struct.iter_unpack("=qqqii", data)]
 
 
 def bags_text(bags: _Bags) -> str:
@@ -175,7 +180,7 @@ class Plan(_Figures):
     @property
     def held(self) -> list[tuple[int, int, int]]:
         if self._held is None:
-            self._held = [(row[0], row[3], row[4], row[7]) for row in list_of(self.core.held(self._here()), 8)]
+            self._held = [(row[0], row[3], row[4], row[7]) for row in struct.iter_unpack("=8q", self.core.held(self._here()))]
         return [chunk[:3] for chunk in self._held]
 
     @property
@@ -187,16 +192,10 @@ class Plan(_Figures):
         lens = self.lens
         return tuple([n for n, chunk in zip(lens, self._held) if chunk[3] == part] for part in range(3))
 
-    def rows(self) -> tuple[int, int]:
-        """(rows at home, rows held) of this rank."""
-        rank = self._here()
-        return (list_of(self.core.array("home_rows"))[rank], list_of(self.core.array("hold_rows"))[rank])
-
     @property
     def segments(self) -> list[Segment]:
         if self._segments is None:
-            data = self.core.segments(ULYSSES, self._here(), self.heads or self.facts["heads"])
-            self._segments = [Segment(*row) for row in list_of(data, 5)]
+            self._segments = segments_of(self.core.segments(ULYSSES, self._here(), self.heads or self.facts["heads"]))
         return self._segments
 
     def set_heads(self, heads: int) -> None:
