@@ -7,6 +7,7 @@
 """
 from __future__ import annotations
 
+import functools
 import os
 import struct
 import time
@@ -125,7 +126,6 @@ class Plan(_Figures):
         self.core, self.rank, self.bags, self.solve_us = core, rank, bags, solve_us
         self.group: Any = None  # the process group whose ranks it is for; None: the default one
         self.heads: int | None = None  # of the model, where that is another number than the plan was made with
-        self._facts = self._held = self._segments = None
 
     if not TYPE_CHECKING:
         def __getattr__(self, name):  # the figures are looked up when somebody asks for one
@@ -136,11 +136,9 @@ class Plan(_Figures):
                 return facts[name]
             raise AttributeError("a plan has no %s" % name)
 
-    @property
+    @functools.cached_property
     def facts(self) -> _core._Facts:
-        if self._facts is None:
-            self._facts = self.core.facts()
-        return self._facts
+        return self.core.facts()
 
     @property
     def before(self) -> Before:
@@ -177,31 +175,31 @@ class Plan(_Figures):
         other.group = self.group
         return other
 
-    @property
-    def held(self) -> list[tuple[int, int, int]]:
-        if self._held is None:
-            self._held = [(row[0], row[3], row[4], row[7]) for row in struct.iter_unpack("=8q", self.core.held(self._here()))]
-        return [chunk[:3] for chunk in self._held]
+    @functools.cached_property
+    def _held(self):  # rows of `chunks`
+        return list(struct.iter_unpack("=8q", self.core.held(self._here())))
 
-    @property
+    @functools.cached_property
+    def held(self) -> list[tuple[int, int, int]]:
+        return [(seq, offset, length) for seq, _, _, offset, length, *_ in self._held]
+
+    @functools.cached_property
     def lens(self) -> list[int]:
         return [length for _, _, length in self.held]
 
-    @property
+    @functools.cached_property
     def part_lens(self) -> tuple[list[int], ...]:
-        lens = self.lens
-        return tuple([n for n, chunk in zip(lens, self._held) if chunk[3] == part] for part in range(3))
+        return tuple([row[4] for row in self._held if row[7] == part] for part in range(3))
 
-    @property
+    @functools.cached_property
     def segments(self) -> list[Segment]:
-        if self._segments is None:
-            self._segments = segments_of(self.core.segments(ULYSSES, self._here(), self.heads or self.facts["heads"]))
-        return self._segments
+        return segments_of(self.core.segments(ULYSSES, self._here(), self.heads or self.facts["heads"]))
 
     def set_heads(self, heads: int) -> None:
         """The model has so many heads. A plan that was made with another number keeps its shares."""
         if heads != self.heads:
-            self.heads, self._segments = heads, None
+            self.heads = heads
+            self.__dict__.pop("segments", None)
 
     def to_svg(self, title: str | None = None) -> str:
         """The plan as a picture: a bar a rank, before and after."""
