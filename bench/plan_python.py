@@ -45,7 +45,7 @@ class Recorded:
 
 def main():
     lens = knapformer.mix("joint")
-    planner, batch = _core.Planner(None, RANKS, None, None), batch_of(lens) + (None, None)
+    planner, batch = _core.Planner(None, RANKS, None, None), batch_of(lens) + (None,)
     balancer = knapformer.SequenceBalancer("auto", 0.4, heads=24, layers=57)
     balancer._own = False
     balancer.scheduler = knapformer.scheduler.Scheduler("auto", "static", ranks=RANKS)

@@ -4,7 +4,7 @@
 ** else. It is thin on purpose: arguments are checked by the library, names, defaults and shapes are
 ** the business of the package's .py files.
 **
-**   module.c        the module, errors, texts, mixes, costs, configuration, fit
+**   module.c        the module, errors, texts, mixes, configuration, fit
 **   core_plan.c     Plan: a copy of a kf_plan that Python owns, and its exchange tables
 **   core_planner.c  Planner and Scheduler, which make plans, and Gather, by which ranks agree on them
 **   core_sampler.c  Sampler
@@ -36,49 +36,44 @@ PyObject *kfpy_none(kf_status status);
 ** None, (NULL, true). Raises ValueError where the size is another. */
 bool kfpy_array(PyObject *object, const char *name, int64_t n, size_t size, const void **out);
 
-/* A cost, which cannot be None. */
-bool kfpy_cost(PyObject *object, const kf_cost **out);
+/* The same for an array whose size says how many there are. */
+bool kfpy_list(PyObject *object, const char *name, size_t size, const void **out, int64_t *n);
 
 /* What the bytes of a kf_config mean on so many ranks; NULL: raises. kf_scheduler_options_free it. */
 kf_scheduler_options *kfpy_resolve(PyObject *config, int n_ranks);
 
-/* The same for an array whose size says how many there are. */
-bool kfpy_list(PyObject *object, const char *name, size_t size, const void **out, int64_t *n);
-
 /* A 0-terminated text of the library's, which is freed, as str. */
 PyObject *kfpy_text(char *text);
 
-/* Put `value`, which is taken over and may be NULL, into a dict. False: raises. */
-bool kfpy_put(PyObject *dict, const char *key, PyObject *value);
-
-/* An object that only one thread may be inside of at a time, because the GIL is released there. */
-typedef struct kfpy_guard {
-  bool taken;
-} kfpy_guard;
-bool kfpy_enter(kfpy_guard *guard, const char *what);
-PyObject *kfpy_leave(kfpy_guard *guard, PyObject *result); /* returns result */
-
-/* Allocation and release of objects of heap types. */
-PyObject *kfpy_new(PyTypeObject *type);
-void kfpy_release(PyObject *self);
+/* What the library saved, which is freed, as bytes; or raises what `status` means. */
+PyObject *kfpy_saved(kf_status status, void *data, size_t n_bytes);
 
 PyObject *kfpy_bytes(const void *data, int64_t n, size_t size);
 
-/* ------------------------------------------------------------------------- core_plan.c */
+/* Append `item`, which is taken over. Where that fails, or is NULL, the list becomes NULL: raises. */
+void kfpy_append(PyObject **list, PyObject *item);
 
-typedef struct kfpy_plan {
-  PyObject_HEAD kf_plan plan; /* its arrays lie in block */
-  void *block;
-} kfpy_plan;
+/* The head of an object that only one thread may be inside of at a time, because the GIL is released
+** there. So also what only reads must enter. */
+typedef struct kfpy_guarded {
+  PyObject_HEAD bool taken;
+} kfpy_guarded;
+void *kfpy_enter(void *object, const char *what);     /* returns object; NULL: raises */
+PyObject *kfpy_leave(void *object, PyObject *result); /* returns result */
 
-bool kfpy_plan_init(PyObject *module);
-PyObject *kfpy_plan_copy(const kf_plan *plan);
+/* A type of the module's, which keeps it; NULL: raises. `name` is the whole one. */
+PyTypeObject *kfpy_add_type(PyObject *module, const char *name, size_t size, unsigned flags,
+                            PyType_Slot *slots);
+
+/* Objects of such types. */
+void *kfpy_new(PyTypeObject *type);                  /* all 0; NULL: raises */
+PyObject *kfpy_made(void *object, kf_status status); /* returns object, or releases it and raises */
+void kfpy_release(PyObject *object);                 /* what a type's dealloc ends with */
 
 /* ------------------------------------------------------------------------- the others */
 
-/* A batch from bytes: rank_off (n_ranks + 1), len, and factor and profile or None. */
-bool kfpy_batch(PyObject *args, kf_batch *out);
-
+bool kfpy_plan_init(PyObject *module);
+PyObject *kfpy_plan_copy(const kf_plan *plan);
 bool kfpy_planner_init(PyObject *module);
 bool kfpy_sampler_init(PyObject *module);
 PyObject *kfpy_attention(PyObject *module, PyObject *args);

@@ -46,7 +46,6 @@ static void *address(PyObject *tuple, Py_ssize_t i) {
 }
 
 PyObject *kfpy_attention(PyObject *module, PyObject *args) {
-  (void)module;
   enum { N = 9 };
   PyObject *segments, *addresses;
   const void *pair;
@@ -113,7 +112,6 @@ static bool read_adaln(PyObject *args, int *what, kf_adaln *out) {
 }
 
 PyObject *kfpy_adaln(PyObject *module, PyObject *args) {
-  (void)module;
   int backward;
   kf_adaln a;
   workspace w;
@@ -130,7 +128,6 @@ PyObject *kfpy_adaln(PyObject *module, PyObject *args) {
 #ifdef KF_HAVE_CUDA
 /* The workspace is the caller's, because it lives on the device and holds the chunk table. */
 PyObject *kfpy_adaln_cuda(PyObject *module, PyObject *args) {
-  (void)module;
   enum { FORWARD, BACKWARD, PREPARE, WORKSPACE };
   PyObject *call, *stream, *block;
   long long n_bytes;

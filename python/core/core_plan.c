@@ -16,16 +16,22 @@
 
 #include "core.h"
 
+typedef struct planned {
+  PyObject_HEAD kf_plan plan; /* its arrays lie in block */
+  void *block;
+} planned;
+
 /* One array of a plan: where its pointer stands, and how many elements of which size it has. */
 typedef struct field {
   const char *name;
   size_t at;
   int64_t n;
-  size_t size;
+  size_t size; /* a multiple of 8 */
 } field;
 
-enum { N_FIELDS = 19 };
+enum { N_FIELDS = 17 };
 
+/* All but segments, which exchanges have for any number of heads, and load_tokens. */
 static void list_fields(const kf_plan *p, field out[N_FIELDS]) {
   int64_t r = p->n_ranks, c = p->n_chunks;
   const field fields[N_FIELDS] = {
@@ -39,15 +45,13 @@ static void list_fields(const kf_plan *p, field out[N_FIELDS]) {
     {"hold_row", offsetof(kf_plan, hold_row), c, 8},
     {"home_rows", offsetof(kf_plan, home_rows), r, 8},
     {"hold_rows", offsetof(kf_plan, hold_rows), r, 8},
-    {"segment_off", offsetof(kf_plan, segment_off), r + 1, 8},
-    {"segment", offsetof(kf_plan, segment), p->segment_off[r], sizeof(kf_segment)},
     {"route_off", offsetof(kf_plan, route_off), r + 1, 8},
     {"route", offsetof(kf_plan, route), p->route_off[r], sizeof(kf_pair)},
     {"ulysses_off", offsetof(kf_plan, ulysses_off), r + 1, 8},
     {"ulysses", offsetof(kf_plan, ulysses), p->ulysses_off[r], sizeof(kf_pair)},
     {"compute_s", offsetof(kf_plan, compute_s), r, 8},
     {"comm_s", offsetof(kf_plan, comm_s), r, 8},
-    {"load_tokens", offsetof(kf_plan, load_tokens), r, 8},
+    {"before_s", offsetof(kf_plan, before_s), r, 8},
   };
   memcpy(out, fields, sizeof fields);
 }
@@ -61,22 +65,22 @@ static const void *pointer_of(const kf_plan *p, const field *which) {
 static PyTypeObject *plan_type;
 
 PyObject *kfpy_plan_copy(const kf_plan *plan) {
-  field fields[N_FIELDS + 1];
+  field fields[N_FIELDS];
   size_t n_bytes = 0;
   list_fields(plan, fields);
-  /* Not one of the arrays that Python asks for by name, but a picture needs it. */
-  fields[N_FIELDS] = (field){NULL, offsetof(kf_plan, before_s), plan->n_ranks, 8};
-  for (int i = 0; i <= N_FIELDS; i++) n_bytes += (size_t)fields[i].n * fields[i].size;
-  kfpy_plan *self = (kfpy_plan *)kfpy_new(plan_type);
+  for (int i = 0; i < N_FIELDS; i++) n_bytes += (size_t)fields[i].n * fields[i].size;
+  planned *self = kfpy_new(plan_type);
   if (!self) return NULL;
-  self->plan = *plan;
   self->block = malloc(n_bytes + 1);
   if (!self->block) {
     Py_DECREF((PyObject *)self);
     return PyErr_NoMemory();
   }
+  self->plan = *plan;
+  self->plan.segment_off = self->plan.load_tokens = NULL;
+  self->plan.segment = NULL;
   char *at = self->block;
-  for (int i = 0; i <= N_FIELDS; i++) { /* all sizes are multiples of 8 */
+  for (int i = 0; i < N_FIELDS; i++) {
     size_t size = (size_t)fields[i].n * fields[i].size;
     if (size > 0) memcpy(at, pointer_of(plan, &fields[i]), size);
     memcpy((char *)&self->plan + fields[i].at, &at, sizeof at);
@@ -86,18 +90,17 @@ PyObject *kfpy_plan_copy(const kf_plan *plan) {
 }
 
 static void plan_free(PyObject *self) {
-  free(((kfpy_plan *)self)->block);
+  free(((planned *)self)->block);
   kfpy_release(self);
 }
 
 static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *names) {
-  (void)type, (void)args, (void)names;
   PyErr_SetString(PyExc_TypeError, "a Plan is made by a Planner or a Scheduler");
   return NULL;
 }
 
 static PyObject *plan_array(PyObject *self, PyObject *args) {
-  const kf_plan *p = &((kfpy_plan *)self)->plan;
+  const kf_plan *p = &((planned *)self)->plan;
   const char *name;
   field fields[N_FIELDS];
   if (!PyArg_ParseTuple(args, "s", &name)) return NULL;
@@ -110,8 +113,7 @@ static PyObject *plan_array(PyObject *self, PyObject *args) {
 
 /* What is one number, and the figures. */
 static PyObject *plan_facts(PyObject *self, PyObject *unused) {
-  (void)unused;
-  const kf_plan *p = &((kfpy_plan *)self)->plan;
+  const kf_plan *p = &((planned *)self)->plan;
   const kf_figures *f = &p->figures;
   return Py_BuildValue(
     "{sisisisisLsLsK sdsdsdsdsdsdsdsdsdsdsdsd sLsLsLsL}", "ranks", p->n_ranks, "heads", p->heads,
@@ -129,7 +131,7 @@ static PyObject *plan_svg(PyObject *self, PyObject *args) {
   const char *title;
   char *text = NULL;
   if (!PyArg_ParseTuple(args, "z", &title)) return NULL;
-  kf_status status = kf_svg_plan(&((kfpy_plan *)self)->plan, title, &text);
+  kf_status status = kf_svg_plan(&((planned *)self)->plan, title, &text);
   return status ? kfpy_raise(status) : kfpy_text(text);
 }
 
@@ -152,69 +154,63 @@ static PyObject *list_stay(const kf_exchange *x) {
     const kf_run *from = &x->run[0][x->run_off[0][x->n_peers] + i];
     const kf_run *to = &x->run[1][x->run_off[1][x->n_peers] + i];
     if (!is_flat(x, i)) continue;
-    PyObject *run = Py_BuildValue("(LLL)", (long long)from->first, (long long)to->first,
-                                  (long long)(from->n * from->width));
-    if (!run || PyList_Append(list, run)) Py_CLEAR(list);
-    Py_XDECREF(run);
+    kfpy_append(&list, Py_BuildValue("(LLL)", (long long)from->first, (long long)to->first,
+                                     (long long)(from->n * from->width)));
   }
   return list;
 }
 
-static int64_t *expand(const kf_run *run, int64_t *out) {
-  bool flat = run->width == run->stride; /* then it is one long piece */
-  int64_t n = flat ? 1 : run->n, width = flat ? run->n * run->width : run->width;
-  for (int64_t i = 0; i < n; i++)
-    for (int64_t k = 0; k < width; k++) *out++ = run->first + i * run->stride + k;
+/* The units of a list of runs: of a peer, or of what stays and is sent nevertheless. */
+static int64_t *expand(const kf_exchange *x, int side, int64_t list, int64_t *out) {
+  const int64_t *run_off = x->run_off[side];
+  for (int64_t r = run_off[list]; r < run_off[list + 1]; r++) {
+    const kf_run *run = &x->run[side][r];
+    if (list == x->n_peers && is_flat(x, r - run_off[list])) continue;
+    bool flat = run->width == run->stride; /* then it is one long piece */
+    int64_t n = flat ? 1 : run->n, width = flat ? run->n * run->width : run->width;
+    for (int64_t i = 0; i < n; i++)
+      for (int64_t k = 0; k < width; k++) *out++ = run->first + i * run->stride + k;
+  }
   return out;
 }
 
-/* What goes to, or comes from, each rank: how many units, and which. */
-static bool list_side(const kf_exchange *x, int side, PyObject **index, PyObject **count) {
-  int64_t n = 0, own = 0;
-  *count = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)x->n_ranks * 8);
-  if (!*count) return false;
-  int64_t *of_rank = (int64_t *)PyByteArray_AsString(*count);
-  memset(of_rank, 0, (size_t)x->n_ranks * 8);
-  for (int64_t p = 0; p < x->n_peers; p++)
-    n += of_rank[x->peer[p].peer] = side == 0 ? x->peer[p].send : x->peer[p].recv;
+/* What goes to, or comes from, each rank, by rank: (which units, how many of each rank). */
+static PyObject *list_side(const kf_exchange *x, int side) {
   const kf_run *stay = &x->run[side][x->run_off[side][x->n_peers]];
+  int64_t own = 0, n = 0, p;
   for (int64_t i = 0; i < count_stay(x); i++) own += is_flat(x, i) ? 0 : stay[i].n * stay[i].width;
-  of_rank[x->rank] = own;
-  *index = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(n + own) * 8);
-  if (!*index) return false;
-  int64_t *at = (int64_t *)PyByteArray_AsString(*index);
-  bool done = false;
-  for (int64_t p = 0; p <= x->n_peers; p++) { /* ranks rise, and this one stands among them */
-    if (!done && (p == x->n_peers || x->peer[p].peer > x->rank)) {
-      for (int64_t i = 0; i < count_stay(x); i++)
-        if (!is_flat(x, i)) at = expand(&stay[i], at);
-      done = true;
-    }
-    for (int64_t i = x->run_off[side][p]; p < x->n_peers && i < x->run_off[side][p + 1]; i++)
-      at = expand(&x->run[side][i], at);
+  for (p = 0; p < x->n_peers; p++) n += side == 0 ? x->peer[p].send : x->peer[p].recv;
+  PyObject *index = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(n + own) * 8);
+  PyObject *count = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)x->n_ranks * 8);
+  if (index && count) {
+    int64_t *at = (int64_t *)PyByteArray_AsString(index);
+    int64_t *of_rank = (int64_t *)PyByteArray_AsString(count);
+    memset(of_rank, 0, (size_t)x->n_ranks * 8);
+    of_rank[x->rank] = own;
+    for (p = 0; p < x->n_peers; p++)
+      of_rank[x->peer[p].peer] = side == 0 ? x->peer[p].send : x->peer[p].recv;
+    for (p = 0; p < x->n_peers && x->peer[p].peer < x->rank; p++) at = expand(x, side, p, at);
+    at = expand(x, side, x->n_peers, at);
+    for (; p < x->n_peers; p++) at = expand(x, side, p, at);
   }
-  return true;
+  return Py_BuildValue("(NN)", index, count);
 }
 
 static kf_exchange *make_table(PyObject *self, int kind, int rank, int heads) {
   kf_exchange *x = NULL;
-  kf_status status = kf_exchange_create(&((kfpy_plan *)self)->plan, rank, kind, heads, &x);
+  kf_status status = kf_exchange_create(&((planned *)self)->plan, rank, kind, heads, &x);
   if (status) kfpy_raise(status);
   return x;
 }
 
 static PyObject *plan_exchange(PyObject *self, PyObject *args) {
   int kind, rank, heads = 0;
-  PyObject *index[2] = {NULL, NULL}, *count[2] = {NULL, NULL}, *stay = NULL, *out = NULL;
   if (!PyArg_ParseTuple(args, "ii|i", &kind, &rank, &heads)) return NULL;
   kf_exchange *x = make_table(self, kind, rank, heads);
   if (!x) return NULL;
-  if (list_side(x, 0, &index[0], &count[0]) && list_side(x, 1, &index[1], &count[1]) &&
-      (stay = list_stay(x)))
-    out = Py_BuildValue("(LLOOOOOO)", (long long)x->n_units[0], (long long)x->n_units[1], index[0],
-                        index[1], count[0], count[1], stay, x->busy ? Py_True : Py_False);
-  for (int side = 0; side < 2; side++) Py_XDECREF(index[side]), Py_XDECREF(count[side]);
-  Py_XDECREF(stay);
+  PyObject *out =
+    Py_BuildValue("(LLNNNO)", (long long)x->n_units[0], (long long)x->n_units[1], list_side(x, 0),
+                  list_side(x, 1), list_stay(x), x->busy ? Py_True : Py_False);
   kf_exchange_free(x);
   return out;
 }
@@ -234,12 +230,7 @@ static PyObject *plan_segments(PyObject *self, PyObject *args) {
   if (!PyArg_ParseTuple(args, "iii", &kind, &rank, &heads)) return NULL;
   kf_exchange *x = make_table(self, kind, rank, heads);
   if (!x) return NULL;
-  PyObject *out = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)x->n_segments * 5 * 8);
-  int64_t *at = out ? (int64_t *)PyByteArray_AsString(out) : NULL;
-  for (int64_t i = 0; out && i < x->n_segments; i++, at += 5) {
-    const kf_segment *s = &x->segment[i];
-    memcpy(at, (int64_t[5]){s->seq, s->rows, s->offset, s->first_head, s->heads}, 5 * 8);
-  }
+  PyObject *out = kfpy_bytes(x->segment, x->n_segments, sizeof *x->segment);
   kf_exchange_free(x);
   return out;
 }
@@ -249,25 +240,23 @@ static PyMethodDef methods[] = {
   {"facts", plan_facts, METH_NOARGS, "facts() -> dict: sizes, hash and figures."},
   {"svg", plan_svg, METH_VARARGS, "svg(title) -> str"},
   {"exchange", plan_exchange, METH_VARARGS,
-   "exchange(kind, rank, heads) -> (n_in, n_out, send_index, recv_index, send_count, recv_count, "
-   "stay, "
-   "busy): a kf_exchange, indices and counts as 64-bit integers, stay a list of (from, to, n)."},
+   "exchange(kind, rank, heads) -> (n_in, n_out, (send_index, send_count), (recv_index, "
+   "recv_count), "
+   "stay, busy): a kf_exchange, indices and counts as 64-bit integers, stay a list of (from, to, "
+   "n)."},
   {"held", plan_held, METH_VARARGS,
-   "held(rank) -> bytes: the columns of each chunk that has rows there, in order."},
+   "held(rank) -> bytes: the kf_chunk of each that has rows there, in order."},
   {"segments", plan_segments, METH_VARARGS,
-   "segments(kind, rank, heads) -> bytes: (seq, rows, offset, first_head, heads) of each."},
+   "segments(kind, rank, heads) -> bytes: the kf_segment of each."},
   {NULL, NULL, 0, NULL}};
 
+static PyType_Slot slots[] = {{Py_tp_new, plan_new},
+                              {Py_tp_dealloc, plan_free},
+                              {Py_tp_methods, methods},
+                              {Py_tp_doc, "A plan, read-only. Made by Planner and Scheduler."},
+                              {0, NULL}};
+
 bool kfpy_plan_init(PyObject *module) {
-  static PyType_Slot slots[] = {{Py_tp_new, plan_new},
-                                {Py_tp_dealloc, plan_free},
-                                {Py_tp_methods, methods},
-                                {Py_tp_doc, "A plan, read-only. Made by Planner and Scheduler."},
-                                {0, NULL}};
-  static PyType_Spec spec = {"knapformer._core.Plan", sizeof(kfpy_plan), 0, Py_TPFLAGS_DEFAULT,
-                             slots};
-  PyObject *type = PyType_FromSpec(&spec);
-  if (!type || PyModule_AddObject(module, "Plan", type)) return false; /* the module keeps it */
-  plan_type = (PyTypeObject *)type;
-  return true;
+  plan_type = kfpy_add_type(module, "knapformer._core.Plan", sizeof(planned), 0, slots);
+  return plan_type;
 }

@@ -5,15 +5,31 @@
 
 #include "core.h"
 
+/* A batch from bytes: rank_off (n_ranks + 1), len, and profile or None. */
+static bool read_batch(PyObject *args, kf_batch *out) {
+  PyObject *rank_off, *len, *profile;
+  const void *off, *lens, *profiles;
+  int64_t n_off, n;
+  if (!PyArg_ParseTuple(args, "OOO", &rank_off, &len, &profile) ||
+      !kfpy_list(rank_off, "rank_off", 8, &off, &n_off) || !kfpy_list(len, "len", 8, &lens, &n) ||
+      !kfpy_array(profile, "profile", n, sizeof(kf_profile), &profiles))
+    return false;
+  *out = (kf_batch){.n_ranks = (int32_t)(n_off - 1),
+                    .n_seqs = n,
+                    .rank_off = off,
+                    .len = lens,
+                    .profile = profiles};
+  return true;
+}
+
 /* -------------------------------------------------------------------------- planner */
 
 typedef struct planner {
-  PyObject_HEAD kf_planner *planner;
-  kfpy_guard guard;
+  kfpy_guarded guarded;
+  kf_planner *planner;
 } planner;
 
 static PyObject *planner_new(PyTypeObject *type, PyObject *args, PyObject *names) {
-  (void)names;
   PyObject *config, *speed, *mem_tokens;
   const void *speeds, *caps;
   int n_ranks;
@@ -22,19 +38,15 @@ static PyObject *planner_new(PyTypeObject *type, PyObject *args, PyObject *names
       !kfpy_array(mem_tokens, "mem_tokens", n_ranks, 8, &caps))
     return NULL;
   kf_scheduler_options *o = kfpy_resolve(config, n_ranks);
-  planner *self = o ? (planner *)kfpy_new(type) : NULL;
+  planner *self = o ? kfpy_new(type) : NULL;
+  PyObject *out = NULL;
   if (self) {
     o->plan.speed = speeds;
     o->plan.mem_tokens = caps;
-    kf_status status = kf_planner_create(&o->plan, &self->planner);
-    if (status) {
-      Py_DECREF((PyObject *)self);
-      self = NULL;
-      kfpy_raise(status);
-    }
+    out = kfpy_made(self, kf_planner_create(&o->plan, &self->planner));
   }
   kf_scheduler_options_free(o);
-  return (PyObject *)self;
+  return out;
 }
 
 static void planner_free(PyObject *self) {
@@ -43,29 +55,35 @@ static void planner_free(PyObject *self) {
 }
 
 static PyObject *planner_plan(PyObject *object, PyObject *args) {
-  planner *self = (planner *)object;
+  planner *self;
   kf_batch batch;
   const kf_plan *plan;
   kf_status status;
-  if (!kfpy_batch(args, &batch) || !kfpy_enter(&self->guard, "planner")) return NULL;
+  if (!read_batch(args, &batch) || !(self = kfpy_enter(object, "planner"))) return NULL;
   Py_BEGIN_ALLOW_THREADS;
   status = kf_planner_plan(self->planner, &batch, &plan);
   Py_END_ALLOW_THREADS;
-  return kfpy_leave(&self->guard, status ? kfpy_raise(status) : kfpy_plan_copy(plan));
+  return kfpy_leave(self, status ? kfpy_raise(status) : kfpy_plan_copy(plan));
 }
 
 static PyMethodDef planner_methods[] = {
-  {"plan", planner_plan, METH_VARARGS, "plan(rank_off, len, factor, profile) -> Plan"},
+  {"plan", planner_plan, METH_VARARGS, "plan(rank_off, len, profile) -> Plan"},
   {NULL, NULL, 0, NULL}};
+
+static PyType_Slot planner_slots[] = {{Py_tp_new, planner_new},
+                                      {Py_tp_dealloc, planner_free},
+                                      {Py_tp_methods, planner_methods},
+                                      {Py_tp_doc, "Planner(config, ranks, speeds, mem_tokens)"},
+                                      {0, NULL}};
 
 /* ------------------------------------------------------------------------- scheduler */
 
 typedef struct scheduler {
-  PyObject_HEAD kf_scheduler *scheduler;
+  kfpy_guarded guarded;
+  kf_scheduler *scheduler;
   kf_config config;
   kf_outputs *outputs; /* made when first written to */
   PyObject *log;       /* called with (level, line), or NULL */
-  kfpy_guard guard;
 } scheduler;
 
 static void call_log(void *user, kf_log_level level, const char *line) {
@@ -78,7 +96,6 @@ static void call_log(void *user, kf_log_level level, const char *line) {
 }
 
 static PyObject *scheduler_new(PyTypeObject *type, PyObject *args, PyObject *names) {
-  (void)names;
   PyObject *config, *speed, *log;
   const void *speeds;
   int n_ranks;
@@ -86,7 +103,8 @@ static PyObject *scheduler_new(PyTypeObject *type, PyObject *args, PyObject *nam
       !kfpy_array(speed, "speeds", n_ranks, 8, &speeds))
     return NULL;
   kf_scheduler_options *o = kfpy_resolve(config, n_ranks);
-  scheduler *self = o ? (scheduler *)kfpy_new(type) : NULL;
+  scheduler *self = o ? kfpy_new(type) : NULL;
+  PyObject *out = NULL;
   if (self) {
     if (config != Py_None) memcpy(&self->config, PyBytes_AsString(config), sizeof self->config);
     o->plan.speed = speeds;
@@ -98,14 +116,10 @@ static PyObject *scheduler_new(PyTypeObject *type, PyObject *args, PyObject *nam
     }
     kf_status status = kf_scheduler_create(o, &self->scheduler);
     if (!status) status = kf_scheduler_restore_file(self->scheduler, self->config.state_file);
-    if (status) {
-      kfpy_raise(status);
-      Py_DECREF((PyObject *)self);
-      self = NULL;
-    }
+    out = kfpy_made(self, status);
   }
   kf_scheduler_options_free(o);
-  return (PyObject *)self;
+  return out;
 }
 
 /* A log may be a method of an object that has this scheduler. */
@@ -121,109 +135,91 @@ static int scheduler_clear(PyObject *object) {
 
 static void scheduler_free(PyObject *object) {
   scheduler *self = (scheduler *)object;
-  PyTypeObject *type = Py_TYPE(object);
   PyObject_GC_UnTrack(object);
   kf_outputs_free(self->outputs);
   kf_scheduler_free(self->scheduler);
   Py_XDECREF(self->log);
-  PyObject_GC_Del(object);
-  Py_DECREF((PyObject *)type);
+  kfpy_release(object);
 }
 
 static PyObject *scheduler_plan(PyObject *object, PyObject *args) {
-  scheduler *self = (scheduler *)object;
+  scheduler *self;
   kf_batch batch;
   const kf_plan *plan;
   kf_status status;
-  if (!kfpy_batch(args, &batch) || !kfpy_enter(&self->guard, "scheduler")) return NULL;
+  if (!read_batch(args, &batch) || !(self = kfpy_enter(object, "scheduler"))) return NULL;
   Py_BEGIN_ALLOW_THREADS;
   status = kf_scheduler_plan(self->scheduler, &batch, &plan);
   Py_END_ALLOW_THREADS;
-  return kfpy_leave(&self->guard, status ? kfpy_raise(status) : kfpy_plan_copy(plan));
+  return kfpy_leave(self, status ? kfpy_raise(status) : kfpy_plan_copy(plan));
 }
 
 /* Counters as a tuple of eight numbers, in the order of kf_counters. */
 static PyObject *update_stats(PyObject *object, PyObject *args) {
-  scheduler *self = (scheduler *)object;
+  scheduler *self;
   int rank;
   double seconds;
   long long memory, limit, tokens, samples;
   kf_counters c = {0};
   if (!PyArg_ParseTuple(args, "id(LLLLdddd)", &rank, &seconds, &memory, &limit, &tokens, &samples,
-                        &c.plan_s, &c.route_s, &c.compute_s, &c.wait_s))
+                        &c.plan_s, &c.route_s, &c.compute_s, &c.wait_s) ||
+      !(self = kfpy_enter(object, "scheduler")))
     return NULL;
-  if (!kfpy_enter(&self->guard, "scheduler")) return NULL;
   c.memory_bytes = memory, c.memory_limit_bytes = limit, c.tokens = tokens, c.samples = samples;
-  return kfpy_leave(&self->guard,
-                    kfpy_none(kf_scheduler_update_stats(self->scheduler, rank, seconds, &c)));
+  return kfpy_leave(self, kfpy_none(kf_scheduler_update_stats(self->scheduler, rank, seconds, &c)));
 }
 
 static PyObject *settle(PyObject *object, PyObject *unused) {
-  (void)unused;
-  scheduler *self = (scheduler *)object;
-  if (!kfpy_enter(&self->guard, "scheduler")) return NULL;
-  return kfpy_leave(&self->guard, kfpy_none(kf_scheduler_settle(self->scheduler)));
-}
-
-static PyObject *steps(PyObject *object, PyObject *unused) {
-  (void)unused;
-  scheduler *self = (scheduler *)object;
-  if (!kfpy_enter(&self->guard, "scheduler")) return NULL;
-  return kfpy_leave(&self->guard, PyLong_FromLongLong(kf_scheduler_steps(self->scheduler)));
+  scheduler *self = kfpy_enter(object, "scheduler");
+  return self ? kfpy_leave(self, kfpy_none(kf_scheduler_settle(self->scheduler))) : NULL;
 }
 
 static PyObject *new_epoch(PyObject *object, PyObject *unused) {
-  (void)unused;
-  scheduler *self = (scheduler *)object;
-  if (!kfpy_enter(&self->guard, "scheduler")) return NULL;
+  scheduler *self = kfpy_enter(object, "scheduler");
+  if (!self) return NULL;
   kf_scheduler_new_epoch(self->scheduler);
-  return kfpy_leave(&self->guard, kfpy_none(KF_OK));
+  return kfpy_leave(self, kfpy_none(KF_OK));
 }
 
 static PyObject *metrics(PyObject *object, PyObject *args) {
-  scheduler *self = (scheduler *)object;
+  scheduler *self;
   int prometheus;
   char *text = NULL;
-  if (!PyArg_ParseTuple(args, "p", &prometheus) || !kfpy_enter(&self->guard, "scheduler"))
+  if (!PyArg_ParseTuple(args, "p", &prometheus) || !(self = kfpy_enter(object, "scheduler")))
     return NULL;
   const kf_metrics *m = kf_scheduler_metrics(self->scheduler);
   kf_status status = prometheus ? kf_metrics_prometheus(m, &text) : kf_metrics_json(m, &text);
-  return kfpy_leave(&self->guard, status ? kfpy_raise(status) : kfpy_text(text));
+  return kfpy_leave(self, status ? kfpy_raise(status) : kfpy_text(text));
 }
 
-/* The cost that plans are made with, and how often it was refitted. */
-static PyObject *learned(PyObject *object, PyObject *unused) {
-  (void)unused;
-  scheduler *self = (scheduler *)object;
-  if (!kfpy_enter(&self->guard, "scheduler")) return NULL;
+/* How many steps were planned, how often the cost was refitted, and the cost that plans are made with. */
+static PyObject *progress(PyObject *object, PyObject *unused) {
+  scheduler *self = kfpy_enter(object, "scheduler");
+  if (!self) return NULL;
   const kf_metrics *m = kf_scheduler_metrics(self->scheduler);
-  return kfpy_leave(&self->guard, Py_BuildValue("(NL)", kfpy_bytes(&m->cost, 1, sizeof m->cost),
-                                                (long long)m->refits));
+  return kfpy_leave(self,
+                    Py_BuildValue("(LLN)", (long long)kf_scheduler_steps(self->scheduler),
+                                  (long long)m->refits, kfpy_bytes(&m->cost, 1, sizeof m->cost)));
 }
 
 static PyObject *save(PyObject *object, PyObject *unused) {
-  (void)unused;
-  scheduler *self = (scheduler *)object;
-  void *data;
-  size_t n_bytes;
-  if (!kfpy_enter(&self->guard, "scheduler")) return NULL;
+  scheduler *self = kfpy_enter(object, "scheduler");
+  void *data = NULL;
+  size_t n_bytes = 0;
+  if (!self) return NULL;
   kf_status status = kf_scheduler_save(self->scheduler, &data, &n_bytes);
-  kfpy_leave(&self->guard, NULL);
-  if (status) return kfpy_raise(status);
-  PyObject *out = kfpy_bytes(data, (int64_t)n_bytes, 1);
-  free(data);
-  return out;
+  return kfpy_leave(self, kfpy_saved(status, data, n_bytes));
 }
 
 static PyObject *restore(PyObject *object, PyObject *args) {
-  scheduler *self = (scheduler *)object;
+  scheduler *self;
   const char *name, *data;
   Py_ssize_t n_bytes;
   if (!PyArg_ParseTuple(args, "sy#", &name, &data, &n_bytes) ||
-      !kfpy_enter(&self->guard, "scheduler"))
+      !(self = kfpy_enter(object, "scheduler")))
     return NULL;
-  return kfpy_leave(&self->guard,
-                    kfpy_none(kf_scheduler_restore(self->scheduler, name, data, (size_t)n_bytes)));
+  kf_status status = kf_scheduler_restore(self->scheduler, name, data, (size_t)n_bytes);
+  return kfpy_leave(self, kfpy_none(status));
 }
 
 /* The files of the configuration: those of steps, begun when first written to, their end, the state. */
@@ -234,50 +230,53 @@ static PyObject *write_files(PyObject *object, PyObject *args) {
   kf_status status = KF_OK;
   if (!PyArg_ParseTuple(args, "i", &what)) return NULL;
   if (!*c->steps_file && !*c->metrics_file && !*c->trace_file && !*c->state_file) Py_RETURN_NONE;
-  if (!kfpy_enter(&self->guard, "scheduler")) return NULL;
+  if (!kfpy_enter(self, "scheduler")) return NULL;
   const kf_metrics *m = kf_scheduler_metrics(self->scheduler);
   if (!self->outputs) status = kf_outputs_create(c, m->n_ranks, &self->outputs);
   if (!status && what == 0) status = kf_outputs_step(self->outputs, m);
   if (!status && what == 1) status = kf_outputs_close(self->outputs);
   if (!status && what == 2) status = kf_scheduler_save_file(self->scheduler, c->state_file);
-  return kfpy_leave(&self->guard, kfpy_none(status));
+  return kfpy_leave(self, kfpy_none(status));
 }
 
 static PyMethodDef scheduler_methods[] = {
-  {"plan", scheduler_plan, METH_VARARGS, "plan(rank_off, len, factor, profile) -> Plan"},
+  {"plan", scheduler_plan, METH_VARARGS, "plan(rank_off, len, profile) -> Plan"},
   {"update_stats", update_stats, METH_VARARGS, "update_stats(rank, seconds, counters)"},
   {"settle", settle, METH_NOARGS, "settle()"},
-  {"steps", steps, METH_NOARGS, "steps() -> int"},
   {"new_epoch", new_epoch, METH_NOARGS, "new_epoch()"},
   {"metrics", metrics, METH_VARARGS, "metrics(prometheus) -> str"},
-  {"learned", learned, METH_NOARGS, "learned() -> (cost, refits)"},
+  {"progress", progress, METH_NOARGS, "progress() -> (steps, refits, cost)"},
   {"save", save, METH_NOARGS, "save() -> bytes"},
   {"restore", restore, METH_VARARGS, "restore(name, data)"},
   {"write", write_files, METH_VARARGS, "write(what): 0 the last step, 1 the end, 2 the state"},
   {NULL, NULL, 0, NULL}};
 
+static PyType_Slot scheduler_slots[] = {{Py_tp_new, scheduler_new},
+                                        {Py_tp_dealloc, scheduler_free},
+                                        {Py_tp_traverse, scheduler_traverse},
+                                        {Py_tp_clear, scheduler_clear},
+                                        {Py_tp_methods, scheduler_methods},
+                                        {Py_tp_doc, "Scheduler(config, ranks, speeds, log)"},
+                                        {0, NULL}};
+
 /* ---------------------------------------------------------------------------- gather */
 
 typedef struct gather {
-  PyObject_HEAD kf_gather *gather;
+  kfpy_guarded guarded;
+  kf_gather *gather;
   int64_t n_ranks, record_bytes;
-  kfpy_guard guard;
 } gather;
 
 static PyTypeObject *scheduler_type;
 
 static PyObject *gather_new(PyTypeObject *type, PyObject *args, PyObject *names) {
-  (void)names;
   int n_ranks, rank;
   long long record_bytes;
   if (!PyArg_ParseTuple(args, "iiL", &n_ranks, &rank, &record_bytes)) return NULL;
-  gather *self = (gather *)kfpy_new(type);
+  gather *self = kfpy_new(type);
   if (!self) return NULL;
   self->n_ranks = n_ranks, self->record_bytes = record_bytes;
-  kf_status status = kf_gather_create(n_ranks, rank, record_bytes, &self->gather);
-  if (!status) return (PyObject *)self;
-  Py_DECREF((PyObject *)self);
-  return kfpy_raise(status);
+  return kfpy_made(self, kf_gather_create(n_ranks, rank, record_bytes, &self->gather));
 }
 
 static void gather_free(PyObject *self) {
@@ -286,14 +285,12 @@ static void gather_free(PyObject *self) {
 }
 
 static bool enter_both(gather *self, scheduler *with) {
-  if (!kfpy_enter(&self->guard, "gather")) return false;
-  if (kfpy_enter(&with->guard, "scheduler")) return true;
-  return kfpy_leave(&self->guard, NULL);
+  if (!kfpy_enter(self, "gather")) return false;
+  if (kfpy_enter(with, "scheduler")) return true;
+  return kfpy_leave(self, NULL);
 }
 
-static void leave_both(gather *self, scheduler *with) {
-  kfpy_leave(&with->guard, kfpy_leave(&self->guard, NULL));
-}
+static void leave_both(gather *self, scheduler *with) { kfpy_leave(with, kfpy_leave(self, NULL)); }
 
 /* `wrong` is UTF-8, as bytes: a str may hold what cannot be encoded. */
 static PyObject *gather_pack(PyObject *object, PyObject *args) {
@@ -315,9 +312,7 @@ static PyObject *gather_pack(PyObject *object, PyObject *args) {
   kf_status status =
     kf_gather_pack(self->gather, &mine, with->scheduler, sentence, PyByteArray_AsString(out));
   leave_both(self, with);
-  if (!status) return out;
-  Py_DECREF(out);
-  return kfpy_raise(status);
+  return kfpy_made(out, status);
 }
 
 static PyObject *gather_read(PyObject *object, PyObject *args) {
@@ -327,13 +322,11 @@ static PyObject *gather_read(PyObject *object, PyObject *args) {
   const kf_batch *batch;
   if (!PyArg_ParseTuple(args, "O!", &PyBytes_Type, &bytes) ||
       !kfpy_array(bytes, "all", self->n_ranks * kf_gather_bytes(self->gather), 1, &all) ||
-      !kfpy_enter(&self->guard, "gather"))
+      !kfpy_enter(self, "gather"))
     return NULL;
   kf_status status = kf_gather_read(self->gather, all, &batch, &records);
-  kfpy_leave(&self->guard, NULL);
-  if (status) return kfpy_raise(status);
-  if (!batch) Py_RETURN_NONE;
-  return kfpy_bytes(records, self->n_ranks * self->record_bytes, 1);
+  if (status || !batch) return kfpy_leave(self, kfpy_none(status));
+  return kfpy_leave(self, kfpy_bytes(records, self->n_ranks * self->record_bytes, 1));
 }
 
 static PyObject *gather_schedule(PyObject *object, PyObject *args) {
@@ -373,36 +366,16 @@ static PyMethodDef gather_methods[] = {
   {"agree", gather_agree, METH_VARARGS, "agree(verdicts)"},
   {NULL, NULL, 0, NULL}};
 
-static PyTypeObject *add_type(PyObject *module, const char *name, PyType_Spec *spec) {
-  PyObject *type = PyType_FromSpec(spec);
-  return type && PyModule_AddObject(module, name, type) == 0 ? (PyTypeObject *)type : NULL;
-}
+static PyType_Slot gather_slots[] = {{Py_tp_new, gather_new},
+                                     {Py_tp_dealloc, gather_free},
+                                     {Py_tp_methods, gather_methods},
+                                     {Py_tp_doc, "Gather(ranks, rank, record_bytes)"},
+                                     {0, NULL}};
 
 bool kfpy_planner_init(PyObject *module) {
-  static PyType_Slot planner_slots[] = {{Py_tp_new, planner_new},
-                                        {Py_tp_dealloc, planner_free},
-                                        {Py_tp_methods, planner_methods},
-                                        {Py_tp_doc, "Planner(config, ranks, speeds, mem_tokens)"},
-                                        {0, NULL}};
-  static PyType_Slot scheduler_slots[] = {{Py_tp_new, scheduler_new},
-                                          {Py_tp_dealloc, scheduler_free},
-                                          {Py_tp_traverse, scheduler_traverse},
-                                          {Py_tp_clear, scheduler_clear},
-                                          {Py_tp_methods, scheduler_methods},
-                                          {Py_tp_doc, "Scheduler(config, ranks, speeds, log)"},
-                                          {0, NULL}};
-  static PyType_Slot gather_slots[] = {{Py_tp_new, gather_new},
-                                       {Py_tp_dealloc, gather_free},
-                                       {Py_tp_methods, gather_methods},
-                                       {Py_tp_doc, "Gather(ranks, rank, record_bytes)"},
-                                       {0, NULL}};
-  static PyType_Spec planner_spec = {"knapformer._core.Planner", sizeof(planner), 0,
-                                     Py_TPFLAGS_DEFAULT, planner_slots};
-  static PyType_Spec scheduler_spec = {"knapformer._core.Scheduler", sizeof(scheduler), 0,
-                                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, scheduler_slots};
-  static PyType_Spec gather_spec = {"knapformer._core.Gather", sizeof(gather), 0,
-                                    Py_TPFLAGS_DEFAULT, gather_slots};
-  scheduler_type = add_type(module, "Scheduler", &scheduler_spec);
-  return scheduler_type && add_type(module, "Planner", &planner_spec) &&
-         add_type(module, "Gather", &gather_spec);
+  scheduler_type = kfpy_add_type(module, "knapformer._core.Scheduler", sizeof(scheduler),
+                                 Py_TPFLAGS_HAVE_GC, scheduler_slots);
+  return scheduler_type &&
+         kfpy_add_type(module, "knapformer._core.Planner", sizeof(planner), 0, planner_slots) &&
+         kfpy_add_type(module, "knapformer._core.Gather", sizeof(gather), 0, gather_slots);
 }

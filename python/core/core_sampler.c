@@ -6,43 +6,41 @@
 #include "core.h"
 
 typedef struct sampler {
-  PyObject_HEAD kf_sampler *sampler;
-  kfpy_guard guard;
+  kfpy_guarded guarded;
+  kf_sampler *sampler;
 } sampler;
 
 static PyObject *sampler_new(PyTypeObject *type, PyObject *args, PyObject *names) {
-  (void)names;
-  PyObject *cost, *len;
+  PyObject *config, *len;
   const char *rule;
-  const kf_cost *cost_in;
   const void *len_in;
   int power, mode, keep_all;
   long long mem_tokens, match_len, window;
   unsigned long long seed;
   int64_t n;
   kf_sampler_options o = {0};
-  if (!PyArg_ParseTuple(args, "sOLLdidiiKLpO", &rule, &cost, &mem_tokens, &match_len,
+  if (!PyArg_ParseTuple(args, "sOLLdidiiKLpO", &rule, &config, &mem_tokens, &match_len,
                         &o.bucket.comp_s, &power, &o.bucket.p, &o.bucket.n_ranks, &mode, &seed,
                         &window, &keep_all, &len) ||
-      !kfpy_cost(cost, &cost_in) || !kfpy_list(len, "lens", 8, &len_in, &n))
+      !kfpy_list(len, "lens", 8, &len_in, &n))
     return NULL;
   kf_status status = kf_rule_parse(rule, &o.bucket.rule);
   if (status) return kfpy_raise(status);
-  o.bucket.cost = *cost_in;
+  kf_scheduler_options *resolved = kfpy_resolve(config, o.bucket.n_ranks);
+  if (!resolved) return NULL;
+  o.bucket.cost = resolved->plan.cost;
+  kf_scheduler_options_free(resolved);
   o.bucket.mem_tokens = mem_tokens;
   o.bucket.match_len = match_len;
   o.bucket.power = (kf_power)power;
   o.mode = (kf_step_mode)mode;
   o.seed = seed, o.window = window, o.keep_all = keep_all;
-  sampler *self = (sampler *)kfpy_new(type);
+  sampler *self = kfpy_new(type);
   if (!self) return NULL;
   Py_BEGIN_ALLOW_THREADS;
   status = kf_sampler_create(&o, len_in, n, &self->sampler);
   Py_END_ALLOW_THREADS;
-  if (!status) return (PyObject *)self;
-  kfpy_raise(status);
-  Py_DECREF((PyObject *)self);
-  return NULL;
+  return kfpy_made(self, status);
 }
 
 static void sampler_free(PyObject *self) {
@@ -51,143 +49,114 @@ static void sampler_free(PyObject *self) {
 }
 
 static PyObject *set_epoch(PyObject *object, PyObject *args) {
-  sampler *self = (sampler *)object;
+  sampler *self;
   long long epoch;
   kf_status status;
-  if (!PyArg_ParseTuple(args, "L", &epoch) || !kfpy_enter(&self->guard, "sampler")) return NULL;
+  if (!PyArg_ParseTuple(args, "L", &epoch) || !(self = kfpy_enter(object, "sampler"))) return NULL;
   Py_BEGIN_ALLOW_THREADS;
   status = kf_sampler_set_epoch(self->sampler, epoch);
   Py_END_ALLOW_THREADS;
-  self->guard.taken = false;
-  return kfpy_none(status);
+  return kfpy_leave(self, kfpy_none(status));
 }
 
 /* The samples of one step: rank r's are sample[rank_off[r]] .. */
 static PyObject *next(PyObject *object, PyObject *unused) {
-  (void)unused;
-  sampler *self = (sampler *)object;
+  sampler *self = kfpy_enter(object, "sampler");
   const kf_sampled *s;
   kf_status status;
-  if (!kfpy_enter(&self->guard, "sampler")) return NULL;
+  if (!self) return NULL;
   Py_BEGIN_ALLOW_THREADS;
   status = kf_sampler_next(self->sampler, &s);
   Py_END_ALLOW_THREADS;
-  self->guard.taken = false;
-  if (status) return kfpy_raise(status);
-  if (!s) Py_RETURN_NONE;
-  return Py_BuildValue("(NN)", kfpy_bytes(s->batch.rank_off, s->batch.n_ranks + 1, 8),
-                       kfpy_bytes(s->sample, s->batch.n_seqs, 8));
-}
-
-static PyObject *read_steps(const kf_sampler *sampled) {
-  return Py_BuildValue("(LL)", (long long)kf_sampler_step(sampled),
-                       (long long)kf_sampler_steps(sampled));
-}
-
-static PyObject *set_cost(PyObject *object, PyObject *args) {
-  sampler *self = (sampler *)object;
-  PyObject *cost;
-  const kf_cost *cost_in;
-  long long at;
-  kf_status status;
-  if (!PyArg_ParseTuple(args, "LO", &at, &cost) || !kfpy_cost(cost, &cost_in) ||
-      !kfpy_enter(&self->guard, "sampler"))
-    return NULL;
-  Py_BEGIN_ALLOW_THREADS;
-  status = kf_sampler_set_cost(self->sampler, at, cost_in);
-  Py_END_ALLOW_THREADS;
-  self->guard.taken = false;
-  return kfpy_none(status);
-}
-
-static PyObject *read_save(const kf_sampler *sampled) {
-  void *data;
-  size_t n_bytes;
-  kf_status status = kf_sampler_save(sampled, &data, &n_bytes);
-  if (status) return kfpy_raise(status);
-  PyObject *out = kfpy_bytes(data, (int64_t)n_bytes, 1);
-  free(data);
-  return out;
-}
-
-static PyObject *restore(PyObject *object, PyObject *args) {
-  sampler *self = (sampler *)object;
-  const char *name, *data;
-  Py_ssize_t n_bytes;
-  if (!PyArg_ParseTuple(args, "sy#", &name, &data, &n_bytes) ||
-      !kfpy_enter(&self->guard, "sampler"))
-    return NULL;
-  return kfpy_leave(&self->guard,
-                    kfpy_none(kf_sampler_restore(self->sampler, name, data, (size_t)n_bytes)));
-}
-
-static PyObject *read_hash(const kf_sampler *sampled) {
-  return PyLong_FromUnsignedLongLong(kf_sampler_hash(sampled));
-}
-
-static PyObject *read_figures(const kf_sampler *sampled) {
-  kf_epoch e;
-  kf_status status = kf_sampler_figures(sampled, &e);
-  if (status) return kfpy_raise(status);
-  return Py_BuildValue(
-    "{sLsLsLsLsLsLsLsLsLsLsLsLsdsdsdsdsdsdsd}", "epoch", (long long)e.epoch, "steps",
-    (long long)e.n_steps, "batches", (long long)e.n_batches, "samples", (long long)e.n_samples,
-    "tokens", (long long)e.n_tokens, "dropped_batches", (long long)e.dropped_batches,
-    "dropped_samples", (long long)e.dropped_samples, "dropped_tokens", (long long)e.dropped_tokens,
-    "underfilled_batches", (long long)e.underfilled_batches, "split_batches",
-    (long long)e.split_batches, "over_batches", (long long)e.over_batches, "mixed_steps",
-    (long long)e.mixed_steps, "imbalance_rate", e.imbalance_rate, "mean_memory_use",
-    e.mean_memory_use, "max_memory_use", e.max_memory_use, "mean_compute_use", e.mean_compute_use,
-    "max_compute_use", e.max_compute_use, "predicted_s", e.predicted_s, "predicted_tokens_per_s",
-    e.predicted_tokens_per_s);
-}
-
-static PyObject *read_buckets(const kf_sampler *sampled) {
-  const kf_buckets *b = kf_sampler_buckets(sampled);
-  PyObject *out = PyList_New(0);
-  for (int64_t i = 0; out && i < b->n; i++) {
-    PyObject *row =
-      Py_BuildValue("(LLLd)", (long long)b->bucket[i].len, (long long)b->bucket[i].count,
-                    (long long)b->bucket[i].batch_size, b->bucket[i].work_s);
-    if (!row || PyList_Append(out, row)) {
-      Py_DECREF(out);
-      out = NULL;
-    }
-    Py_XDECREF(row);
-  }
-  return out;
-}
-
-/* Also what only reads must be alone: another thread may be inside, without the GIL. */
-static PyObject *read_alone(PyObject *object, PyObject *(*read)(const kf_sampler *)) {
-  sampler *self = (sampler *)object;
-  if (!kfpy_enter(&self->guard, "sampler")) return NULL;
-  return kfpy_leave(&self->guard, read(self->sampler));
+  if (status || !s) return kfpy_leave(self, kfpy_none(status));
+  return kfpy_leave(self,
+                    Py_BuildValue("(NN)", kfpy_bytes(s->batch.rank_off, s->batch.n_ranks + 1, 8),
+                                  kfpy_bytes(s->sample, s->batch.n_seqs, 8)));
 }
 
 static PyObject *steps(PyObject *object, PyObject *unused) {
-  (void)unused;
-  return read_alone(object, read_steps);
+  sampler *self = kfpy_enter(object, "sampler");
+  if (!self) return NULL;
+  return kfpy_leave(self, Py_BuildValue("(LL)", (long long)kf_sampler_step(self->sampler),
+                                        (long long)kf_sampler_steps(self->sampler)));
+}
+
+/* A cost is the bytes of its struct, as Scheduler.progress gives it: Python does not look into it. */
+static PyObject *set_cost(PyObject *object, PyObject *args) {
+  sampler *self;
+  PyObject *cost;
+  const void *cost_in;
+  long long at;
+  kf_status status;
+  if (!PyArg_ParseTuple(args, "LO", &at, &cost) ||
+      !kfpy_array(cost, "cost", 1, sizeof(kf_cost), &cost_in))
+    return NULL;
+  if (!cost_in) return PyErr_Format(PyExc_ValueError, "cost: None, expected a cost");
+  if (!(self = kfpy_enter(object, "sampler"))) return NULL;
+  Py_BEGIN_ALLOW_THREADS;
+  status = kf_sampler_set_cost(self->sampler, at, cost_in);
+  Py_END_ALLOW_THREADS;
+  return kfpy_leave(self, kfpy_none(status));
 }
 
 static PyObject *save(PyObject *object, PyObject *unused) {
-  (void)unused;
-  return read_alone(object, read_save);
+  sampler *self = kfpy_enter(object, "sampler");
+  void *data = NULL;
+  size_t n_bytes = 0;
+  if (!self) return NULL;
+  kf_status status = kf_sampler_save(self->sampler, &data, &n_bytes);
+  return kfpy_leave(self, kfpy_saved(status, data, n_bytes));
+}
+
+static PyObject *restore(PyObject *object, PyObject *args) {
+  sampler *self;
+  const char *name, *data;
+  Py_ssize_t n_bytes;
+  if (!PyArg_ParseTuple(args, "sy#", &name, &data, &n_bytes) ||
+      !(self = kfpy_enter(object, "sampler")))
+    return NULL;
+  kf_status status = kf_sampler_restore(self->sampler, name, data, (size_t)n_bytes);
+  return kfpy_leave(self, kfpy_none(status));
 }
 
 static PyObject *hash(PyObject *object, PyObject *unused) {
-  (void)unused;
-  return read_alone(object, read_hash);
+  sampler *self = kfpy_enter(object, "sampler");
+  if (!self) return NULL;
+  return kfpy_leave(self, PyLong_FromUnsignedLongLong(kf_sampler_hash(self->sampler)));
+}
+
+static PyObject *figures_dict(const kf_epoch *e) {
+  return Py_BuildValue(
+    "{sLsLsLsLsLsLsLsLsLsLsLsLsdsdsdsdsdsdsd}", "epoch", (long long)e->epoch, "steps",
+    (long long)e->n_steps, "batches", (long long)e->n_batches, "samples", (long long)e->n_samples,
+    "tokens", (long long)e->n_tokens, "dropped_batches", (long long)e->dropped_batches,
+    "dropped_samples", (long long)e->dropped_samples, "dropped_tokens",
+    (long long)e->dropped_tokens, "underfilled_batches", (long long)e->underfilled_batches,
+    "split_batches", (long long)e->split_batches, "over_batches", (long long)e->over_batches,
+    "mixed_steps", (long long)e->mixed_steps, "imbalance_rate", e->imbalance_rate,
+    "mean_memory_use", e->mean_memory_use, "max_memory_use", e->max_memory_use, "mean_compute_use",
+    e->mean_compute_use, "max_compute_use", e->max_compute_use, "predicted_s", e->predicted_s,
+    "predicted_tokens_per_s", e->predicted_tokens_per_s);
 }
 
 static PyObject *figures(PyObject *object, PyObject *unused) {
-  (void)unused;
-  return read_alone(object, read_figures);
+  sampler *self = kfpy_enter(object, "sampler");
+  kf_epoch e;
+  if (!self) return NULL;
+  kf_status status = kf_sampler_figures(self->sampler, &e);
+  return kfpy_leave(self, status ? kfpy_raise(status) : figures_dict(&e));
 }
 
 static PyObject *buckets(PyObject *object, PyObject *unused) {
-  (void)unused;
-  return read_alone(object, read_buckets);
+  sampler *self = kfpy_enter(object, "sampler");
+  if (!self) return NULL;
+  const kf_buckets *b = kf_sampler_buckets(self->sampler);
+  PyObject *out = PyList_New(0);
+  for (int64_t i = 0; out && i < b->n; i++)
+    kfpy_append(&out,
+                Py_BuildValue("(LLLd)", (long long)b->bucket[i].len, (long long)b->bucket[i].count,
+                              (long long)b->bucket[i].batch_size, b->bucket[i].work_s));
+  return kfpy_leave(self, out);
 }
 
 static PyMethodDef methods[] = {
@@ -202,16 +171,14 @@ static PyMethodDef methods[] = {
   {"buckets", buckets, METH_NOARGS, "buckets() -> [(len, count, batch_size, work_s)]"},
   {NULL, NULL, 0, NULL}};
 
+static PyType_Slot slots[] = {
+  {Py_tp_new, sampler_new},
+  {Py_tp_dealloc, sampler_free},
+  {Py_tp_methods, methods},
+  {Py_tp_doc, "Sampler(rule, config, mem_tokens, match_len, comp_s, power, p, ranks, mode, seed, "
+              "window, keep_all, lens)"},
+  {0, NULL}};
+
 bool kfpy_sampler_init(PyObject *module) {
-  static PyType_Slot slots[] = {
-    {Py_tp_new, sampler_new},
-    {Py_tp_dealloc, sampler_free},
-    {Py_tp_methods, methods},
-    {Py_tp_doc, "Sampler(rule, cost, mem_tokens, match_len, comp_s, power, p, ranks, mode, seed, "
-                "window, keep_all, lens)"},
-    {0, NULL}};
-  static PyType_Spec spec = {"knapformer._core.Sampler", sizeof(sampler), 0, Py_TPFLAGS_DEFAULT,
-                             slots};
-  PyObject *type = PyType_FromSpec(&spec);
-  return type && PyModule_AddObject(module, "Sampler", type) == 0;
+  return kfpy_add_type(module, "knapformer._core.Sampler", sizeof(sampler), 0, slots);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The module itself, and what has no object of its own: texts, mixes, costs, configuration, fit. */
+/* The module itself, and what has no object of its own: texts, mixes, configuration, fit. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,14 +54,6 @@ bool kfpy_array(PyObject *object, const char *name, int64_t n, size_t size, cons
   return false;
 }
 
-bool kfpy_cost(PyObject *object, const kf_cost **out) {
-  const void *data = NULL;
-  if (!kfpy_array(object, "cost", 1, sizeof(kf_cost), &data)) return false;
-  if (!data) PyErr_SetString(PyExc_ValueError, "cost: None, expected a cost");
-  *out = data;
-  return data;
-}
-
 kf_scheduler_options *kfpy_resolve(PyObject *config, int n_ranks) {
   const void *data = NULL;
   kf_scheduler_options *out = NULL;
@@ -81,55 +73,58 @@ PyObject *kfpy_bytes(const void *data, int64_t n, size_t size) {
   return PyBytes_FromStringAndSize(n > 0 ? data : NULL, (Py_ssize_t)((size_t)n * size));
 }
 
-bool kfpy_put(PyObject *dict, const char *key, PyObject *value) {
-  bool fine = value && PyDict_SetItemString(dict, key, value) == 0;
-  Py_XDECREF(value);
-  return fine;
+PyObject *kfpy_saved(kf_status status, void *data, size_t n_bytes) {
+  if (status) return kfpy_raise(status);
+  PyObject *out = kfpy_bytes(data, (int64_t)n_bytes, 1);
+  free(data);
+  return out;
 }
 
-bool kfpy_enter(kfpy_guard *guard, const char *what) {
-  if (guard->taken) {
-    PyErr_Format(PyExc_RuntimeError, "this %s is in use, by another thread or by its caller", what);
-    return false;
-  }
-  return guard->taken = true;
+void kfpy_append(PyObject **list, PyObject *item) {
+  if (!item || PyList_Append(*list, item)) Py_CLEAR(*list);
+  Py_XDECREF(item);
 }
 
-PyObject *kfpy_leave(kfpy_guard *guard, PyObject *result) {
-  guard->taken = false;
+void *kfpy_enter(void *object, const char *what) {
+  kfpy_guarded *self = object;
+  if (self->taken)
+    return PyErr_Format(PyExc_RuntimeError, "this %s is in use, by another thread or by its caller",
+                        what);
+  self->taken = true;
+  return object;
+}
+
+PyObject *kfpy_leave(void *object, PyObject *result) {
+  ((kfpy_guarded *)object)->taken = false;
   return result;
 }
 
-PyObject *kfpy_new(PyTypeObject *type) { return PyType_GenericAlloc(type, 0); }
+PyTypeObject *kfpy_add_type(PyObject *module, const char *name, size_t size, unsigned flags,
+                            PyType_Slot *slots) {
+  PyType_Spec spec = {name, (int)size, 0, Py_TPFLAGS_DEFAULT | flags, slots};
+  PyObject *type = PyType_FromSpec(&spec);
+  bool added = type && PyModule_AddObject(module, strrchr(name, '.') + 1, type) == 0;
+  return added ? (PyTypeObject *)type : NULL;
+}
 
-void kfpy_release(PyObject *self) {
-  PyTypeObject *type = Py_TYPE(self);
-  PyObject_Free(self);
+void *kfpy_new(PyTypeObject *type) { return PyType_GenericAlloc(type, 0); }
+
+PyObject *kfpy_made(void *object, kf_status status) {
+  if (!status) return object;
+  kfpy_raise(status);
+  Py_DECREF((PyObject *)object);
+  return NULL;
+}
+
+void kfpy_release(PyObject *object) {
+  PyTypeObject *type = Py_TYPE(object);
+  ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
   Py_DECREF((PyObject *)type); /* as an object of a heap type must */
 }
 
-/* --------------------------------------------------------------------------- batches */
-
-bool kfpy_batch(PyObject *args, kf_batch *out) {
-  PyObject *rank_off, *len, *factor, *profile;
-  const void *off, *lens, *factors, *profiles;
-  int64_t n_off, n;
-  if (!PyArg_ParseTuple(args, "OOOO", &rank_off, &len, &factor, &profile)) return false;
-  if (!kfpy_list(rank_off, "rank_off", 8, &off, &n_off) || !kfpy_list(len, "len", 8, &lens, &n) ||
-      !kfpy_array(factor, "factor", n, sizeof(double), &factors) ||
-      !kfpy_array(profile, "profile", n, sizeof(kf_profile), &profiles))
-    return false;
-  *out = (kf_batch){.n_ranks = (int32_t)(n_off - 1),
-                    .n_seqs = n,
-                    .rank_off = off,
-                    .len = lens,
-                    .factor = factors,
-                    .profile = profiles};
-  return true;
-}
+/* ----------------------------------------------------------------------------- mixes */
 
 static PyObject *mix(PyObject *module, PyObject *args) {
-  (void)module;
   const char *name;
   int n_ranks;
   unsigned long long seed;
@@ -137,24 +132,9 @@ static PyObject *mix(PyObject *module, PyObject *args) {
   if (!PyArg_ParseTuple(args, "siK", &name, &n_ranks, &seed)) return NULL;
   kf_status status = kf_mix_create(name, n_ranks, seed, &batch);
   if (status) return kfpy_raise(status);
-  PyObject *out = Py_BuildValue("(NNN)", kfpy_bytes(batch->rank_off, batch->n_ranks + 1, 8),
-                                kfpy_bytes(batch->len, batch->n_seqs, 8),
-                                kfpy_bytes(batch->profile, batch->n_seqs, sizeof(kf_profile)));
+  PyObject *out = Py_BuildValue("(NN)", kfpy_bytes(batch->rank_off, batch->n_ranks + 1, 8),
+                                kfpy_bytes(batch->len, batch->n_seqs, 8));
   kf_batch_free(batch);
-  return out;
-}
-
-/* ----------------------------------------------------------------------------- costs */
-
-/* A cost travels as the bytes of its struct: Python hands it on and does not look into it. */
-static PyObject *cost(PyObject *module, PyObject *args) {
-  (void)module;
-  PyObject *from;
-  int n_ranks;
-  if (!PyArg_ParseTuple(args, "Oi", &from, &n_ranks)) return NULL;
-  kf_scheduler_options *o = kfpy_resolve(from, n_ranks);
-  PyObject *out = o ? kfpy_bytes(&o->plan.cost, 1, sizeof o->plan.cost) : NULL;
-  kf_scheduler_options_free(o);
   return out;
 }
 
@@ -178,7 +158,6 @@ static bool assign(PyObject *texts, kf_config *c) {
 
 /* Texts, YAML over them, texts over that: one kf_config (bytes), and what Python wants to know of it. */
 static PyObject *config(PyObject *module, PyObject *args) {
-  (void)module;
   const char *name, *text;
   Py_ssize_t n_bytes;
   PyObject *defaults, *assignments;
@@ -203,7 +182,6 @@ static PyObject *config(PyObject *module, PyObject *args) {
 
 /* The first rank of each bag, and the number of ranks behind the last; none for auto. */
 static PyObject *bags(PyObject *module, PyObject *args) {
-  (void)module;
   const char *spec;
   int n_ranks;
   kf_bags *b;
@@ -211,11 +189,8 @@ static PyObject *bags(PyObject *module, PyObject *args) {
   kf_status status = kf_bags_parse(spec, n_ranks, &b);
   if (status) return kfpy_raise(status);
   PyObject *out = PyList_New(0);
-  for (int32_t i = 0; out && b && i <= b->n_bags; i++) {
-    PyObject *first = PyLong_FromLong(b->first[i]);
-    if (!first || PyList_Append(out, first)) Py_CLEAR(out);
-    Py_XDECREF(first);
-  }
+  for (int32_t i = 0; out && b && i <= b->n_bags; i++)
+    kfpy_append(&out, PyLong_FromLong(b->first[i]));
   kf_bags_free(b);
   return out;
 }
@@ -232,7 +207,6 @@ static PyObject *fit_dict(const kf_fit *f, const kf_model *shape) {
 }
 
 static PyObject *fit(PyObject *module, PyObject *args) {
-  (void)module;
   PyObject *len, *seconds, *rank;
   const void *lens_in, *seconds_in, *rank_in;
   const char *model_text;
@@ -260,7 +234,6 @@ static PyObject *fit(PyObject *module, PyObject *args) {
 }
 
 static PyObject *replace_file(PyObject *module, PyObject *args) {
-  (void)module;
   const char *path, *data;
   Py_ssize_t n_bytes;
   if (!PyArg_ParseTuple(args, "sy#", &path, &data, &n_bytes)) return NULL;
@@ -270,8 +243,7 @@ static PyObject *replace_file(PyObject *module, PyObject *args) {
 /* ----------------------------------------------------------------------------- module */
 
 static PyMethodDef functions[] = {
-  {"mix", mix, METH_VARARGS, "mix(name, ranks, seed) -> (rank_off, len, profile)"},
-  {"cost", cost, METH_VARARGS, "cost(config, ranks) -> cost"},
+  {"mix", mix, METH_VARARGS, "mix(name, ranks, seed) -> (rank_off, len)"},
   {"config", config, METH_VARARGS,
    "config(defaults, name, yaml, assignments, ranks) -> (config, bags, model, (dim, layers, "
    "heads), cost_file)"},

@@ -25,7 +25,7 @@ from . import _core
 from ._ranks import Ranks
 from ._stopwatch import Stopwatch
 from ._attention import attention
-from .plan import ROUTE, SEQUENCES, ULYSSES, ULYSSES_SPLIT, Segment, configuration, list_of
+from .plan import ROUTE, SEQUENCES, ULYSSES, ULYSSES_SPLIT, Segment, configuration, segments_of
 from .scheduler import WRONG, Scheduler, log
 from .transport import Exchange, arrive, depart, move
 
@@ -73,8 +73,7 @@ class Step:
         """What attention computes of split sequences, as a plan of its own."""
         key = ("segments", heads)
         if key not in self.kept:
-            rows = list_of(self.plan.core.segments(ULYSSES_SPLIT, self.ranks.rank, heads), 5)
-            self.kept[key] = SplitSegments([Segment(*row) for row in rows])
+            self.kept[key] = SplitSegments(segments_of(self.plan.core.segments(ULYSSES_SPLIT, self.ranks.rank, heads)))
         return self.kept[key]
 
     def seq_lens(self, device: torch.device) -> Tensor:
@@ -255,7 +254,7 @@ class SequenceBalancer:
         if not self._own and torch.is_grad_enabled() and not held[0].requires_grad and held[0].is_floating_point():
             # Data has no gradient, so nothing would tell when the backward pass is through.
             held[0].requires_grad_().register_hook(lambda _: done("begin backward") or done("backward"))
-        return step.plan.lens, held[0], held[1:] if packed_features is not None else None
+        return list(step.plan.lens), held[0], held[1:] if packed_features is not None else None
 
     @overload
     def route_sequences(self, values: Tensor) -> Tensor: ...
@@ -347,7 +346,7 @@ class SequenceBalancer:
         exchange = step.exchange(ULYSSES, o.device, heads).reversed
         if not exchange.is_identity:
             flat = move(exchange, [flat])[0]
-        return step.plan.lens, flat.reshape(-1, heads, flat.shape[1])
+        return list(step.plan.lens), flat.reshape(-1, heads, flat.shape[1])
 
     def attention(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, step: Step | None = None) -> Tensor:
         """What pre_attn, knapformer.attention and post_attn do: (rows, heads, head_dim), as held, in and out. But whole

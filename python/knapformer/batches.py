@@ -59,9 +59,8 @@ class BatchSampler:
             raise ValueError("p: %r, expected best, fitted or a number" % (p,))
         config = configuration(self.ranks, {"model": model, "gamma": gamma, "cluster": cluster}).raw
         lens = lens.tolist() if hasattr(lens, "tolist") else lens
-        self._core = _core.Sampler(rule, _core.cost(config, self.ranks), mem_tokens, match_len or 0, comp_seconds or 0.0, power,
-                                   p if power == 2 else 0.0, self.ranks, MODES.index(mode), seed, window, keep_all,
-                                   ints(lens))
+        self._core = _core.Sampler(rule, config, mem_tokens, match_len or 0, comp_seconds or 0.0, power, p if power == 2 else 0.0,
+                                   self.ranks, MODES.index(mode), seed, window, keep_all, ints(lens))
         self.epoch, self._ended = 0, False
         self._states = collections.deque(maxlen=KEEP)  # (step, state before it)
 
@@ -88,7 +87,7 @@ class BatchSampler:
         if found is None:
             return None
         self._states.append(state)
-        rank_off, samples = list_of(found[0]), list_of(found[1])
+        rank_off, samples = map(list_of, found)
         return [samples[a:b] for a, b in zip(rank_off, rank_off[1:])]
 
     def set_epoch(self, epoch: int) -> None:

@@ -7,7 +7,9 @@
 """
 from __future__ import annotations
 
+import functools
 import os
+import struct
 import time
 from array import array
 from typing import TYPE_CHECKING, Any, Iterable, Literal, Mapping, NamedTuple, Sequence, SupportsIndex
@@ -50,12 +52,16 @@ def reals(values: Iterable[float] | None) -> bytes | None:
     return None if values is None else array("d", values).tobytes()
 
 
-def list_of(data: bytes | bytearray, columns: int = 1) -> list[Any]:
-    """Bytes of 64-bit integers as a list, of tuples where there are several columns."""
-    flat = array("q")
-    flat.frombytes(data)
-    flat = flat.tolist()
-    return flat if columns == 1 else [tuple(flat[i:i + columns]) for i in range(0, len(flat), columns)]
+def list_of(data: bytes | bytearray) -> list[int]:
+    """Bytes of 64-bit integers as a list."""
+    numbers = array("q")
+    numbers.frombytes(data)
+    return numbers.tolist()
+
+
+def segments_of(data: bytes) -> list[Segment]:
+    """Bytes of kf_segment as a list."""
+    return [Segment(*row) for row in struct.iter_unpack("=qqqii", data)]
 
 
 def bags_text(bags: _Bags) -> str:
@@ -120,7 +126,6 @@ class Plan(_Figures):
         self.core, self.rank, self.bags, self.solve_us = core, rank, bags, solve_us
         self.group: Any = None  # the process group whose ranks it is for; None: the default one
         self.heads: int | None = None  # of the model, where that is another number than the plan was made with
-        self._facts = self._held = self._segments = None
 
     if not TYPE_CHECKING:
         def __getattr__(self, name):  # the figures are looked up when somebody asks for one
@@ -131,11 +136,9 @@ class Plan(_Figures):
                 return facts[name]
             raise AttributeError("a plan has no %s" % name)
 
-    @property
+    @functools.cached_property
     def facts(self) -> _core._Facts:
-        if self._facts is None:
-            self._facts = self.core.facts()
-        return self._facts
+        return self.core.facts()
 
     @property
     def before(self) -> Before:
@@ -172,37 +175,31 @@ class Plan(_Figures):
         other.group = self.group
         return other
 
-    @property
-    def held(self) -> list[tuple[int, int, int]]:
-        if self._held is None:
-            self._held = [(row[0], row[3], row[4], row[7]) for row in list_of(self.core.held(self._here()), 8)]
-        return [chunk[:3] for chunk in self._held]
+    @functools.cached_property
+    def _held(self):  # rows of `chunks`
+        return list(struct.iter_unpack("=8q", self.core.held(self._here())))
 
-    @property
+    @functools.cached_property
+    def held(self) -> list[tuple[int, int, int]]:
+        return [(seq, offset, length) for seq, _, _, offset, length, *_ in self._held]
+
+    @functools.cached_property
     def lens(self) -> list[int]:
         return [length for _, _, length in self.held]
 
-    @property
+    @functools.cached_property
     def part_lens(self) -> tuple[list[int], ...]:
-        lens = self.lens
-        return tuple([n for n, chunk in zip(lens, self._held) if chunk[3] == part] for part in range(3))
+        return tuple([row[4] for row in self._held if row[7] == part] for part in range(3))
 
-    def rows(self) -> tuple[int, int]:
-        """(rows at home, rows held) of this rank."""
-        rank = self._here()
-        return (list_of(self.core.array("home_rows"))[rank], list_of(self.core.array("hold_rows"))[rank])
-
-    @property
+    @functools.cached_property
     def segments(self) -> list[Segment]:
-        if self._segments is None:
-            data = self.core.segments(ULYSSES, self._here(), self.heads or self.facts["heads"])
-            self._segments = [Segment(*row) for row in list_of(data, 5)]
-        return self._segments
+        return segments_of(self.core.segments(ULYSSES, self._here(), self.heads or self.facts["heads"]))
 
     def set_heads(self, heads: int) -> None:
         """The model has so many heads. A plan that was made with another number keeps its shares."""
         if heads != self.heads:
-            self.heads, self._segments = heads, None
+            self.heads = heads
+            self.__dict__.pop("segments", None)
 
     def to_svg(self, title: str | None = None) -> str:
         """The plan as a picture: a bar a rank, before and after."""
@@ -250,13 +247,12 @@ def plan(seq_lens_per_rank: Iterable[Iterable[SupportsIndex]], bags: _Bags = "au
         "affinity_policy": affinity, "budget_us": budget_us})
     planner = _core.Planner(config.raw, n_ranks, reals(speeds), None if mem_tokens is None else ints(mem_tokens))
     start = time.perf_counter()
-    core = planner.plan(rank_off, lens, None, None)
+    core = planner.plan(rank_off, lens, None)
     return Plan(core, None, config.bags, 1e6 * (time.perf_counter() - start))
 
 
 def mix(name: str, ranks: int | None = None, seed: int = 0) -> list[list[int]]:
     """Each rank's lengths of a mix: joint, mixres, lowres, lowres4k, clips, wan, or data codes such as
     "g16b4i256f1s0,g8b1i2048f1s0" (ranks, samples a rank, pixels, frames, 1 for video)."""
-    rank_off, lens, _ = _core.mix(name, ranks or 0, seed)
-    rank_off, lens = list_of(rank_off), list_of(lens)
+    rank_off, lens = map(list_of, _core.mix(name, ranks or 0, seed))
     return [lens[a:b] for a, b in zip(rank_off, rank_off[1:])]

@@ -217,16 +217,16 @@ class Scheduler:
     @property
     def cost(self) -> bytes:
         """The cost that plans are made with, for BatchSampler.set_cost."""
-        return self._core.learned()[0]
+        return self._core.progress()[2]
 
     @property
     def refits(self) -> int:
-        return self._core.learned()[1]
+        return self._core.progress()[1]
 
     @property
     def steps(self) -> int:
         """How many steps were planned."""
-        return self._core.steps()
+        return self._core.progress()[0]
 
     def new_epoch(self) -> None:
         self._core.new_epoch()
@@ -323,7 +323,7 @@ def _deal(lens, profiles, homes, ranks):
         rank_off[home + 1] += 1
     for r in range(ranks):
         rank_off[r + 1] += rank_off[r]
-    return ints(rank_off), ints(lens), None, _pack_profiles(profiles, n)
+    return ints(rank_off), ints(lens), _pack_profiles(profiles, n)
 
 
 def _pack_profiles(profiles, n):

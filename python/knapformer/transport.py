@@ -45,7 +45,7 @@ class Exchange:
     def __init__(self, ranks: Ranks, table: _core._Table, device: torch.device, fans_out: bool = False,
                  stopwatch: Stopwatch | None = None) -> None:
         self.ranks, self.stopwatch, self.fans_out, self.adds_up = ranks, stopwatch, fans_out, False
-        self.n_in, self.n_out, send, recv, send_count, recv_count, self.stay, self.busy = table
+        self.n_in, self.n_out, (send, send_count), (recv, recv_count), self.stay, self.busy = table
         self.send_index, self.recv_index = _index(send, device), _index(recv, device)
         self.send_count: list[int] = list_of(send_count)
         self.recv_count: list[int] = list_of(recv_count)

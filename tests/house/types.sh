@@ -26,7 +26,8 @@ import knapformer
 
 
 def public(space):
-    return [value for name, value in vars(space).items() if not name.startswith("_") or name == "__init__"]
+    found = [value for name, value in vars(space).items() if not name.startswith("_") or name == "__init__"]
+    return [getattr(value, "fget", getattr(value, "func", value)) for value in found]  # of properties, cached or not
 
 
 untyped = []
@@ -34,7 +35,7 @@ for found in pkgutil.iter_modules(knapformer.__path__, "knapformer."):
     module = importlib.import_module(found.name)
     own = [value for value in public(module) if getattr(value, "__module__", "") == found.name]
     members = [m for c in own if inspect.isclass(c) for m in public(c) if getattr(m, "__module__", found.name) == found.name]
-    for f in [getattr(m, "fget", m) for m in own + members]:
+    for f in own + members:
         if inspect.isfunction(f) and "return" not in f.__annotations__ and not typing.get_overloads(f):
             untyped.append("%s:%d: %s has no types" % (found.name, f.__code__.co_firstlineno, f.__qualname__))
 sys.exit("\n".join(untyped) or None)

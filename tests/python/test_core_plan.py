@@ -58,7 +58,7 @@ def every_token_has_one_place():
         assert offset == n
     pairs = sum(s.rows * s.heads for rank in range(plan.ranks) for s in plan.at(rank).segments)
     assert at == len(held) and pairs == 24 * sum(flat)
-    assert plan.rank is None and plan.at(3).rank == 3 and sum(plan.at(3).lens) == plan.at(3).rows()[1]
+    assert plan.rank is None and plan.at(3).rank == 3
     assert plan.to_svg("<joint>").startswith("<svg") and "&#60;joint&#62;" in plan.to_svg("<joint>")
     try:
         import numpy
