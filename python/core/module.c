@@ -147,6 +147,10 @@ static bool assign(PyObject *texts, kf_config *c) {
     PyObject *item = PySequence_GetItem(texts, i);
     PyObject *utf8 = item ? PyUnicode_AsUTF8String(item) : NULL;
     const char *assignment = utf8 ? PyBytes_AsString(utf8) : NULL;
+    if (assignment && strlen(assignment) < (size_t)PyBytes_Size(utf8)) {
+      PyErr_Format(PyExc_ValueError, "%s: found a null character, expected none", assignment);
+      assignment = NULL;
+    }
     kf_status status = assignment ? kf_config_set(assignment, c) : KF_OK;
     Py_XDECREF(utf8);
     Py_XDECREF(item);
@@ -165,13 +169,16 @@ static PyObject *config(PyObject *module, PyObject *args) {
   kf_config c = {0};
   kf_model shape;
   kf_status status = KF_OK;
+  char cluster[KF_MAX_TEXT];
   if (!PyArg_ParseTuple(args, "Osz#Oi", &defaults, &name, &text, &n_bytes, &assignments,
                         &n_ranks) ||
       !assign(defaults, &c))
     return NULL;
+  strcpy(cluster, c.cluster);
   if (text) status = kf_config_parse(name, text, (size_t)n_bytes, &c);
   if (status) return kfpy_raise(status);
   if (!assign(assignments, &c)) return NULL;
+  if (!*c.cluster) strcpy(c.cluster, cluster); /* "" says nothing: a program may know better */
   status = kf_config_check(&c, n_ranks);
   if (!status) status = kf_model_parse(*c.model ? c.model : KF_DEFAULT_MODEL, &shape);
   if (status) return kfpy_raise(status);

@@ -75,18 +75,29 @@ def bags_text(bags: _Bags) -> str:
     raise ValueError('bags: %r, expected a number, a list of sizes, "g1n8+g2n4" or "auto"' % (bags,))
 
 
+def texts_of(what: str, texts: Iterable[str]) -> list[str]:
+    """Settings or defaults as a list, which may be gone through more than once."""
+    if isinstance(texts, str):
+        raise ValueError("%s is %r, expected a list of such texts" % (what, texts))
+    texts = list(texts)
+    for text in texts:
+        if not isinstance(text, str):
+            raise ValueError('%s has %r, expected texts "key=value"' % (what, text))
+    return texts
+
+
 def configuration(ranks: int, keys: Mapping[str, object], config: str | os.PathLike[str] | None = None,
                   defaults: Iterable[str] = (), settings: Iterable[str] = ()) -> Configuration:
     """The C library's configuration. What comes later wins: `defaults`, the YAML file `config`,
     `settings`, all "key=value" texts, and `keys`, a dict in which None says nothing. All else is the C library's default."""
     name, text = "config", None
     if config is not None:
-        name = os.fspath(config)
-        with open(name, encoding="utf-8") as file:
+        name = os.fsdecode(config)
+        with open(name, "rb") as file:
             text = file.read()
-    assignments = list(settings) + ["%s=%s" % item for item in keys.items() if item[1] is not None]
+    said = ["%s=%s" % item for item in keys.items() if item[1] is not None]
     try:
-        return Configuration(*_core.config(list(defaults), name, text, assignments, ranks))
+        return Configuration(*_core.config(texts_of("defaults", defaults), name, text, texts_of("settings", settings) + said, ranks))
     except ValueError as error:  # the C library calls an assignment what the program does
         raise ValueError(str(error).replace("--set ", "")) from None
 
@@ -230,6 +241,7 @@ def plan(seq_lens_per_rank: Iterable[Iterable[SupportsIndex]], bags: _Bags = "au
     cluster     None (nodes of eight H100), "free", or "nodes=4,ranks_per_node=8,tflops=300,.."
     mem_tokens  most tokens a rank may load: one number, or one for each rank
     speeds      relative speed of each rank
+    mem_tokens, max_chunk_size, budget_us: 0 is no limit, no limit, the default
 
     >>> plan([[4096, 700], [300]]).speedup > 1
     True
@@ -237,11 +249,7 @@ def plan(seq_lens_per_rank: Iterable[Iterable[SupportsIndex]], bags: _Bags = "au
     rank_off, lens = batch_of(seq_lens_per_rank)
     n_ranks = len(rank_off) // 8 - 1
     if isinstance(mem_tokens, int):
-        mem_tokens = [mem_tokens] * n_ranks
-    if max_chunk_size is not None and max_chunk_size < 1:
-        raise ValueError("max_chunk_size: %r, expected 1 or more" % (max_chunk_size,))
-    if budget_us is not None and not budget_us > 0:
-        raise ValueError("budget_us: %r, expected more than 0" % (budget_us,))
+        mem_tokens = [mem_tokens] * n_ranks if mem_tokens else None
     config = configuration(n_ranks, {
         "bag_size": bags_text(bags), "model": model, "gamma": gamma, "cluster": cluster, "max_chunk_size": max_chunk_size,
         "affinity_policy": affinity, "budget_us": budget_us})

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Literal, Mapping, Pro
 
 from . import _core
 from ._ranks import Ranks
-from .plan import Plan, bags_text, configuration, ints, reals
+from .plan import Plan, bags_text, configuration, ints, reals, texts_of
 
 if TYPE_CHECKING:
     import os
@@ -66,7 +66,7 @@ class Scheduler:
     bag_config          "auto", a bag size, a list of sizes or "g1n8+g2n4"
     cost_model          "history": learn from times; "static": FLOPs alone; "modelled": of cost_file
     rebalance_interval  steps between refits of cost and speeds
-    model, gamma, cluster, mem_tokens, max_chunk_size, affinity, budget_us: as in knapformer.plan
+    model, gamma, cluster, mem_tokens (one number), max_chunk_size, affinity, budget_us: as in knapformer.plan
     cost_file           what `knapformer fit -o` or Fit.save wrote
     config              a YAML file with these keys and others (doc/configuration.md); arguments win over it
     settings, defaults  "key=value" texts, of any key: settings win over the file, the file wins over defaults
@@ -90,9 +90,9 @@ class Scheduler:
                 "max_chunk_size": max_chunk_size, "affinity_policy": affinity, "budget_us": budget_us,
                 "cost_file": cost_file, "log_level": log_level,
                 "bag_size": None if bag_config is None else bags_text(bag_config)}
+        defaults, settings = texts_of("defaults", defaults), texts_of("settings", settings)
         if log is None:  # no lines that the logger would drop, unless the file asks for them
-            defaults = ["log_level=" + _logger_level(), *defaults]
-        defaults, settings = list(defaults), list(settings)
+            defaults.insert(0, "log_level=" + _logger_level())
         self.ranks: int = _rank_count(ranks, self.group, configuration(0, keys, config, defaults, settings).bags)
         read = configuration(self.ranks, keys, config, defaults, settings)
         self.bags, self.shape = read.bags, read.shape  # (dim, layers, heads) of the model

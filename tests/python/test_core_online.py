@@ -163,6 +163,16 @@ def means_one_thing():
         assert Scheduler(ranks=4, config=config, defaults=["bag_size=4"]).bags == "g2n2"
         refuses(lambda: Scheduler(ranks=4, settings=["gama=1"]), "gama", "gamma")
         refuses(lambda: Scheduler(ranks=4, defaults=["gamma"]), "gamma", "=")
+        refuses(lambda: Scheduler(ranks=4, settings="gamma=1"), "settings", "gamma=1", "list")
+        printed = subprocess.run([PROGRAM, "config", "--print-default"], stdout=subprocess.PIPE, env=ENVIRONMENT, check=True).stdout
+        with open(config, "wb") as file:
+            file.write(printed)  # which says nothing of a cluster: ""
+        linear = [Scheduler(ranks=4, config=path, defaults=["cluster=nodes=1,ranks_per_node=4,tflops=1"]).metrics()["cost"]["linear_s"]
+                  for path in (config, None)]
+        assert linear[0] == linear[1], linear
+        with open(config, "wb") as file:
+            file.write(b"knapformer:\n  model: \xff\n")
+        refuses(lambda: Scheduler(ranks=4, config=config), "line 2", "0xff")
         knapformer.fit([100, 200, 400], [0.1, 0.21, 0.45]).save(cost)
         refuses(lambda: Scheduler("auto", "static", ranks=4, cost_file=cost), "cost_model is static", "cost.yaml")
         said = subprocess.run([PROGRAM, "sim", "--mix", "joint", "--steps", "1", "--set", "cost_model=static",

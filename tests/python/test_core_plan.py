@@ -93,8 +93,11 @@ def bad_input():
     refuses(lambda: plan([[9]], mem_tokens=[3, 4]), "2 values", "1")
     refuses(lambda: plan([[9]], speeds=[1, 2]), "2 values", "1")
     refuses(lambda: plan([[9]], speeds=[0.0]), "0")
-    refuses(lambda: plan([[9]], max_chunk_size=0), "max_chunk_size", "0")
-    refuses(lambda: plan([[9]], budget_us=0), "budget_us", "0")
+    refuses(lambda: plan([[9]], max_chunk_size=-1), "max_chunk_size", "-1")
+    refuses(lambda: plan([[9]], max_chunk_size="x"), "max_chunk_size", "x")
+    refuses(lambda: plan([[9]], budget_us="soon"), "budget_us", "soon")
+    assert plan([[9]], mem_tokens=0, max_chunk_size=0, budget_us=0).hash == plan([[9]]).hash  # as in a configuration
+    refuses(lambda: plan([[9]], model="DiT-S\0x"), "null")
     refuses(lambda: plan([[9], [1]]).at(2), "rank 2", "1")
     refuses(lambda: plan([[9]]).lens, "rank")
     refuses(lambda: knapformer.plan([iter([1.5, 2])]), "1.5")
