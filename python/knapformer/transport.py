@@ -42,9 +42,9 @@ class Exchange:
     `fans_out`: a row may go to several ranks (see SequenceBalancer.route_sequences); on the way back its copies
     are added up, `adds_up`."""
 
-    def __init__(self, ranks: Ranks, table: _core._Table, device: torch.device, fans_out: bool = False,
+    def __init__(self, world: Ranks, table: _core._Table, device: torch.device, fans_out: bool = False,
                  stopwatch: Stopwatch | None = None) -> None:
-        self.ranks, self.stopwatch, self.fans_out, self.adds_up = ranks, stopwatch, fans_out, False
+        self.world, self.stopwatch, self.fans_out, self.adds_up = world, stopwatch, fans_out, False
         self.n_in, self.n_out, (send, send_count), (recv, recv_count), self.stay, self.busy = table
         self.send_index, self.recv_index = _index(send, device), _index(recv, device)
         self.send_count: list[int] = list_of(send_count)
@@ -55,7 +55,7 @@ class Exchange:
         """The way back. Made when asked for: two that knew each other would keep their tables until the garbage
         collector comes by."""
         back = Exchange.__new__(Exchange)
-        back.ranks, back.stopwatch, back.busy = self.ranks, self.stopwatch, self.busy
+        back.world, back.stopwatch, back.busy = self.world, self.stopwatch, self.busy
         back.fans_out, back.adds_up = self.adds_up, self.fans_out
         back.n_in, back.n_out = self.n_out, self.n_in
         back.send_index, back.recv_index = self.recv_index, self.send_index
@@ -81,7 +81,7 @@ class Exchange:
             flight.sent = _side_by_side(flight.rows, self.send_index)
             flight.received = flight.sent.new_empty((len(self.recv_index), flight.sent.shape[1]))
             paused = not later and self.stopwatch is not None and self.stopwatch.pause()
-            flight.work = self.ranks.all_to_all(flight.received, flight.sent, self.recv_count, self.send_count, later)
+            flight.work = self.world.all_to_all(flight.received, flight.sent, self.recv_count, self.send_count, later)
             if paused:
                 self.stopwatch.on()
         return flight
@@ -288,10 +288,10 @@ def _route_of(mapping, device):
     from ._ranks import Ranks
     exchanges = mapping.__dict__.setdefault("exchanges", {})
     if device not in exchanges:
-        ranks = Ranks(mapping.group)
-        if ranks.size != mapping.ranks:
-            raise ValueError("a mapping of %d ranks in a process group of %d" % (mapping.ranks, ranks.size))
-        exchanges[device] = Exchange(ranks, mapping.core.exchange(ROUTE, ranks.rank), device)
+        world = Ranks(mapping.group)
+        if world.size != mapping.ranks:
+            raise ValueError("a mapping of %d ranks in a process group of %d" % (mapping.ranks, world.size))
+        exchanges[device] = Exchange(world, mapping.core.exchange(ROUTE, world.rank), device)
     return exchanges[device]
 
 
