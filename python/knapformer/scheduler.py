@@ -139,7 +139,7 @@ class Scheduler:
             lens, profiles = (None, None) if error else (ints(lens), _pack_profiles(profiles, len(lens)))
         except WRONG as problem:
             error, lens, profiles = str(problem), None, None
-        records = list(RECORD.iter_unpack(self._meet(lens, profiles, RECORD.pack(votes, signature, MACHINE), error)))
+        records = list(RECORD.iter_unpack(self._gather_records(lens, profiles, RECORD.pack(votes, signature, MACHINE), error)))
         self.votes, self.neighbours = -1, sum(record[2] == MACHINE for record in records)
         for rank, (votes, signature, _) in enumerate(records):
             self.votes &= votes
@@ -150,7 +150,7 @@ class Scheduler:
         self._write()
         return plan
 
-    def _meet(self, lens=None, profiles=None, record=None, error=None):
+    def _gather_records(self, lens=None, profiles=None, record=None, error=None):
         """Gather what every rank has; returns their records."""
         records, wrong = None, error if error is None else error.encode("utf-8", "replace")
         while records is None:  # where not all had room
@@ -179,7 +179,7 @@ class Scheduler:
         """Learn from the last step's times now, not at the next plan: before saving, and after the last
         step. Writes the state_file, if there is one. Collective in a process group."""
         if self.world.size > 1:
-            self._meet()
+            self._gather_records()
             self._agree(True)
         else:
             self._core.settle()
