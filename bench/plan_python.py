@@ -24,9 +24,6 @@ class Recorded:
         self.gathers = [_core.Gather(RANKS, rank, RECORD.size) for rank in range(RANKS)]
         self.seconds, self.records = 0.0, {}
 
-    def neighbours(self):
-        return 8
-
     def gather(self, record):
         start = time.perf_counter()
         if len(record) not in self.records:
