@@ -58,7 +58,7 @@ def eager(x, scale, shift, index, gate=None, u=None):
     return y if gate is None else (new, y)
 
 
-class Way:
+class Candidate:
     """The graph that forward leaves serves backward once; so no forward is in backward's time."""
 
     def __init__(self, function, where):
@@ -74,7 +74,7 @@ class Way:
         return torch.autograd.grad(out, leaves, (d_new, dy)[-len(out):])
 
 
-ours, theirs = Way(LayerNormModulate(EPS), LENS), Way(eager, index)
+ours, theirs = Candidate(LayerNormModulate(EPS), LENS), Candidate(eager, index)
 
 # -------------------------------------------------------------------------------- first verify
 
@@ -90,10 +90,10 @@ def exact(s):
     return [t.detach() for t in (*out, *gradients)]
 
 
-def verify(name, way, share):
+def verify(name, candidate, share):
     """All results are within `share` of the largest of their kind."""
-    out = way.forward()
-    results = (*out, *way.backward(out))
+    out = candidate.forward()
+    results = (*out, *candidate.backward(out))
     for s in range(SEQS):
         for i, (got, want) in enumerate(zip(results, exact(s))):
             part = got[s:s + 1] if len(got) == SEQS else got[sum(LENS[:s]):sum(LENS[:s + 1])]
@@ -111,10 +111,10 @@ def count_faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
-def time_once(way):
+def time_once(candidate):
     """Milliseconds of forward and backward, and page faults of both."""
     times, out, faults = [], None, 0
-    for call in (way.forward, lambda: way.backward(out)):
+    for call in (candidate.forward, lambda: candidate.backward(out)):
         time.sleep(PAUSE_S)
         before = count_faults()
         start = time.perf_counter()

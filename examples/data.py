@@ -232,15 +232,15 @@ def read_video(path):
     """The first frame alone, then four to one, as video autoencoders do."""
     import av
     av.logging.set_level(av.logging.PANIC)  # errors are raised
-    latent, group = [], []
+    latent, frames = [], []
     with av.open(path) as container:
         for i, frame in enumerate(container.decode(video=0)):
             if i == MOST_FRAMES:
                 break
-            group.append(cells(frame.to_image()))
+            frames.append(cells(frame.to_image()))
             if i % 4 == 0:
-                latent.append(torch.stack(group).mean(0))
-                group = []
+                latent.append(torch.stack(frames).mean(0))
+                frames = []
     if not latent:
         raise ValueError("no frames")
     return latent

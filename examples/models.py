@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from knapformer.nn import LayerNormModulate, PackedAttention
 
-VALUES, WORDS, LABELS, TIME = 16, 64, 10, 256  # a token's values, vocabulary, classes, time features
+VALUES, WORDS, LABELS, TIME = 16, 64, 10, 256  # a token's values, vocabulary, labels, time features
 
 SIZES = {"S": (384, 12, 6), "B": (768, 12, 12), "L": (1024, 24, 16), "XL": (1152, 28, 16)}
 LONG = {"SMALL": "S", "BASE": "B", "LARGE": "L", "XLARGE": "XL"}

@@ -159,7 +159,7 @@ def scheduler_of(args, ranks, rank=0):
 
 
 def balance(trainer, args):
-    """The whole difference between the two ways."""
+    """The whole difference between the two variants."""
     scheduler = scheduler_of(args, dist.get_world_size(), dist.get_rank())
     return knapformer.hooks.attach_to_trainer(trainer, scheduler)
 
@@ -199,7 +199,7 @@ def quantile(values, share):
 
 
 def figures(steps):
-    """Of one way; the first step warms up, and does not count if there are others."""
+    """Of one variant; the first step warms up, and does not count if there are others."""
     steps = steps[1:] or steps
 
     def median(f):
@@ -268,13 +268,13 @@ def print_json(args, source, done, param_diff):
 def train(args, rank, ranks, device):
     """One rank's run."""
     names = ["without", "with"] if args.compare else ["with" if args.use_knapformer else "without"]
-    ways = {name: Trainer(args, device) for name in names}
-    balanced = balance(ways["with"], args) if "with" in ways else None
-    first = [p.detach().clone() for p in parameters(ways[names[0]])] if args.compare else None
+    variants = {name: Trainer(args, device) for name in names}
+    balanced = balance(variants["with"], args) if "with" in variants else None
+    first = [p.detach().clone() for p in parameters(variants[names[0]])] if args.compare else None
     source = open_data(args, rank, ranks)
     talks = rank == 0 and not args.json
     if talks:
-        size = sum(p.numel() for p in ways[names[0]].model.parameters())
+        size = sum(p.numel() for p in variants[names[0]].model.parameters())
         print(f"{args.model}: {size / 1e6:.1f} million parameters, {ranks} rank{'s' * (ranks > 1)}")
         print(source.title + "\n", flush=True)
     done = {name: [] for name in names}
@@ -287,7 +287,7 @@ def train(args, rank, ranks, device):
             print(f"train.py: skipped {sentence}", file=sys.stderr, flush=True)
         batch = batch.to(device)
         for name in names[::-1] if number % 2 else names:  # without, with, with, without, ..
-            step, (clock, skipped) = timed(ways[name], batch, (time.monotonic() - begin, len(batch.bad)))
+            step, (clock, skipped) = timed(variants[name], batch, (time.monotonic() - begin, len(batch.bad)))
             done[name].append(step)
             if not math.isfinite(step.loss):  # all ranks see the same
                 raise ValueError(f"the loss of step {number} is {step.loss}: try a smaller --lr")
@@ -305,7 +305,7 @@ def train(args, rank, ranks, device):
         raise ValueError(f"no sample of {args.data} could be used")
     if n_bad and rank == 0:
         print(f"train.py: {n_bad} times a sample was skipped", file=sys.stderr)
-    param_diff = param_rel_diff(first, *ways.values()) if args.compare else None
+    param_diff = param_rel_diff(first, *variants.values()) if args.compare else None
     if rank == 0:
         print_json(args, source, done, param_diff) if args.json else print_table(done, param_diff)
 

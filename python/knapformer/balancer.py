@@ -53,8 +53,8 @@ class Step:
     """What belongs to one planned step: its plan, the tables of its moves, its stopwatch. It lives as long as
     the graph that was made under it: backward, and what it computes again, may come after later plans."""
 
-    def __init__(self, ranks: Ranks, plan: Plan, local_lens: Sequence[SupportsIndex]) -> None:
-        self.ranks, self.plan, self.local_lens = ranks, plan, local_lens
+    def __init__(self, world: Ranks, plan: Plan, local_lens: Sequence[SupportsIndex]) -> None:
+        self.world, self.plan, self.local_lens = world, plan, local_lens
         self.kept: dict[Any, Any] = {}  # what was made of the plan, by what it is
         self.stopwatch: Stopwatch | None = None
         self.flat_shape: torch.Size | None = None
@@ -65,15 +65,15 @@ class Step:
         if key not in self.kept:
             if self.stopwatch is None:
                 self.stopwatch = Stopwatch(device)
-            table = self.plan.core.exchange(kind, self.ranks.rank, heads)
-            self.kept[key] = Exchange(self.ranks, table, device, kind == SEQUENCES, self.stopwatch)
+            table = self.plan.core.exchange(kind, self.world.rank, heads)
+            self.kept[key] = Exchange(self.world, table, device, kind == SEQUENCES, self.stopwatch)
         return self.kept[key]
 
     def split_segments(self, heads: int) -> SplitSegments:
         """What attention computes of split sequences, as a plan of its own."""
         key = ("segments", heads)
         if key not in self.kept:
-            self.kept[key] = SplitSegments(segments_of(self.plan.core.segments(ULYSSES_SPLIT, self.ranks.rank, heads)))
+            self.kept[key] = SplitSegments(segments_of(self.plan.core.segments(ULYSSES_SPLIT, self.world.rank, heads)))
         return self.kept[key]
 
     def seq_lens(self, device: torch.device) -> Tensor:
@@ -112,9 +112,9 @@ class SequenceBalancer:
         if scheduler is not None and any(value is not None for value in given.values()):
             first = min(name for name, value in given.items() if value is not None)
             raise ValueError("%s is given beside a scheduler, expected it to be the scheduler's" % first)
-        self.group = Ranks(group if scheduler is None else scheduler.group.group)
-        if scheduler is not None and scheduler.ranks != self.group.size:
-            raise ValueError("a scheduler of %d ranks in a process group of %d" % (scheduler.ranks, self.group.size))
+        self.world = Ranks(group if scheduler is None else scheduler.world.group)
+        if scheduler is not None and scheduler.ranks != self.world.size:
+            raise ValueError("a scheduler of %d ranks in a process group of %d" % (scheduler.ranks, self.world.size))
         self.bags, self.gamma, self.heads, self.layers = bag_specs, gamma, heads, layers
         self.scheduler, self._own = scheduler, scheduler is None
         self._options = dict(options, settings=[*options.get("settings", ())], defaults=[*options.get("defaults", ())])
@@ -128,7 +128,7 @@ class SequenceBalancer:
 
     @property
     def balance_process_group(self) -> ProcessGroup | None:
-        return self.group.group
+        return self.world.group
 
     @property
     def plan(self) -> Plan | Any:  # None before plan_routing; not to be asked in each layer
@@ -173,7 +173,7 @@ class SequenceBalancer:
             options["defaults"] = [model, *options["defaults"]]
         if not token_dim or not self._real_heads:
             options["settings"] = options["settings"] + FILES
-        self.scheduler = Scheduler(self.bags, gamma=self.gamma, group=self.group.group, ranks=self.group.size, **options)
+        self.scheduler = Scheduler(self.bags, gamma=self.gamma, group=self.world.group, ranks=self.world.size, **options)
         self._shape = (token_dim, heads)
 
     def plan_routing(self, local_seq_lens: _Lens, token_dim: int, profiles: Sequence[_Profile] | None = None,
@@ -196,7 +196,7 @@ class SequenceBalancer:
         plan = self.scheduler.plan(local_seq_lens, profiles, error=error, **more)
         if self._real_heads:
             plan.set_heads(self._real_heads)
-        self._step = Step(self.group, plan, local_seq_lens)
+        self._step = Step(self.world, plan, local_seq_lens)
         return plan
 
     def settle(self) -> None:
@@ -221,9 +221,9 @@ class SequenceBalancer:
             counters.update(memory_bytes=1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
                             memory_limit_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // self.scheduler.neighbours)
         try:
-            self.scheduler.update_stats(self.group.rank, busy, **counters)
+            self.scheduler.update_stats(self.world.rank, busy, **counters)
         except ValueError as problem:  # a clock that stood still is no reason to stop training
-            log.warning("times of rank %d are not used: %s", self.group.rank, problem)
+            log.warning("times of rank %d are not used: %s", self.world.rank, problem)
 
     # ------------------------------------------------------------------------------- route
 
@@ -307,8 +307,8 @@ class SequenceBalancer:
 
     def _share(self, heads):
         """Heads that a rank of this one's fixed bag has of a sequence, about: the shape of nothing, where it has none."""
-        first = _core.bags(self.scheduler.bags, self.group.size)
-        bag = bisect.bisect(first, self.group.rank)
+        first = _core.bags(self.scheduler.bags, self.world.size)
+        bag = bisect.bisect(first, self.world.rank)
         return max(1, heads // (first[bag] - first[bag - 1]))
 
     def pre_attn(self, q: Tensor, k: Tensor, v: Tensor, step: Step | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -47,9 +47,9 @@ class BatchSampler:
                  rank: int | None = None, group: ProcessGroup | None = None, seed: int = 0, model: str | None = None,
                  gamma: float | None = None, cluster: str | None = None, p: Literal["best", "fitted"] | float = "best",
                  window: int = 0, keep_all: bool = False) -> None:
-        own = Ranks(group)
-        self.ranks = own.size if ranks is None else ranks
-        self.rank = own.rank if rank is None else rank
+        world = Ranks(group)
+        self.ranks = world.size if ranks is None else ranks
+        self.rank = world.rank if rank is None else rank
         if self.ranks < 1 or not 0 <= self.rank < self.ranks:
             raise ValueError("rank %r of %r, expected 0 to ranks - 1" % (self.rank, self.ranks))
         if mode not in MODES:

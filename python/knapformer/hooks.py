@@ -64,7 +64,7 @@ class Handle:
 
     def __init__(self, stage: Module, attentions: Iterable[Module], scheduler: Scheduler, log: _Log | None) -> None:
         self.balancer, self.scheduler, self._log = SequenceBalancer(scheduler=scheduler), scheduler, log
-        self._fates = {}  # of each further tensor, by name: 1 may be per token, 2 may be per sequence, 3 both
+        self._row_kinds = {}  # of each further tensor, by name: 1 may be per token, 2 may be per sequence, 3 both
         self._logged = -1
         self._before = []
         self._replace(stage, self._stage(stage.forward))
@@ -144,7 +144,7 @@ class Handle:
         self.balancer.plan_routing(lens, x.shape[-1] if error is None else 1, votes=votes, signature=signature, error=error)
         for i, name in enumerate(names):
             agreed = self.scheduler.votes >> 2 * i & 3 if i < MOST_TENSORS else 0
-            self._fates[name] = self._fates.get(name, 3) & agreed
+            self._row_kinds[name] = self._row_kinds.get(name, 3) & agreed
         self._tell()
 
     def _tell(self):
@@ -156,20 +156,16 @@ class Handle:
                 self._log(metrics)
 
     def _route(self, x, names, tensors):
-        fates = [self._fates[name] for name in names]
-        per_token = [i for i, fate in enumerate(fates) if fate & 1]
-        per_sequence = [i for i, fate in enumerate(fates) if fate == 2]
+        kinds = [self._row_kinds[name] for name in names]
+        per_token = [i for i, kind in enumerate(kinds) if kind & 1]
+        per_sequence = [i for i, kind in enumerate(kinds) if kind == 2]
         lens, x, moved = self.balancer.route(x, [tensors[i] for i in per_token])
-        tensors = list(tensors)
-        for i, t in zip(per_token, moved):
-            tensors[i] = t
+        held = dict(zip(per_token, moved))
         if per_sequence:
-            moved = self.balancer.route_sequences([tensors[i] for i in per_sequence])
-            for i, t in zip(per_sequence, moved):
-                tensors[i] = t
-        held = HeldLens(lens)
-        held.knapformer_step = self.balancer.step
-        return held, x, tensors
+            held.update(zip(per_sequence, self.balancer.route_sequences([tensors[i] for i in per_sequence])))
+        held_lens = HeldLens(lens)
+        held_lens.knapformer_step = self.balancer.step
+        return held_lens, x, [held.get(i, t) for i, t in enumerate(tensors)]
 
     def _reverse(self, out):
         rows = [out] if isinstance(out, torch.Tensor) else out

@@ -84,7 +84,7 @@ class Scheduler:
                  config: _Path | None = None, settings: Iterable[str] = (), defaults: Iterable[str] = (),
                  speeds: Iterable[float] | None = None, ranks: int | None = None, group: ProcessGroup | None = None,
                  log: _Log | None = None, log_level: _Level | None = None) -> None:
-        self.group = Ranks(group)
+        self.world = Ranks(group)
         keys = {"cost_model": cost_model, "rebalance_interval": rebalance_interval, "model": model,
                 "gamma": gamma, "cluster": cluster, "mem_tokens": mem_tokens,
                 "max_chunk_size": max_chunk_size, "affinity_policy": affinity, "budget_us": budget_us,
@@ -93,11 +93,11 @@ class Scheduler:
         defaults, settings = texts_of("defaults", defaults), texts_of("settings", settings)
         if log is None:  # no lines that the logger would drop, unless the file asks for them
             defaults.insert(0, "log_level=" + _logger_level())
-        self.ranks: int = _rank_count(ranks, self.group, configuration(0, keys, config, defaults, settings).bags)
+        self.ranks: int = _rank_count(ranks, self.world, configuration(0, keys, config, defaults, settings).bags)
         read = configuration(self.ranks, keys, config, defaults, settings)
         self.bags, self.shape = read.bags, read.shape  # (dim, layers, heads) of the model
-        self._core = _core.Scheduler(read.raw, self.ranks, reals(speeds), log or (_log if self.group.rank == 0 else None))
-        self.gather: _core.Gather = _gather_of(self.group)
+        self._core = _core.Scheduler(read.raw, self.ranks, reals(speeds), log or (_log if self.world.rank == 0 else None))
+        self.gather: _core.Gather = _gather_of(self.world)
         self._trouble = None  # of rank 0 with its files, until every rank has heard of it
         self.votes = 0  # of the last assign, all ranks' together: see hooks.py
         self.neighbours = 1  # ranks on this machine, as of the last plan
@@ -113,13 +113,13 @@ class Scheduler:
         error = None
         try:
             lens, profiles, homes = _read_chunks(chunks)
-            if self.group.size > 1:
-                _check_homes(homes, self.group.rank)
+            if self.world.size > 1:
+                _check_homes(homes, self.world.rank)
         except WRONG as problem:  # every rank hears of it
-            if self.group.size == 1:
+            if self.world.size == 1:
                 raise ValueError(str(problem)) from None
             error, lens, profiles = str(problem), [], None
-        if self.group.size > 1:
+        if self.world.size > 1:
             return self.plan(lens, profiles, error=error)
         self._write()
         plan = self._core.plan(*_deal(lens, profiles, homes, self.ranks))
@@ -131,37 +131,37 @@ class Scheduler:
         """assign() for the ranks of a process group, without records: this rank's lengths, and (kind,
         resolution, frames) of each or None. `error`, if any, is what is wrong with them. Every rank's
         `votes` are combined by "and" into self.votes; a `signature` must be the same on all."""
-        if self.group.size != self.ranks:
-            raise ValueError("a scheduler of %d ranks in a process group of %d" % (self.ranks, self.group.size))
+        if self.world.size != self.ranks:
+            raise ValueError("a scheduler of %d ranks in a process group of %d" % (self.ranks, self.world.size))
         self._write()  # begins the files; after the first time there is nothing new
         error, self._trouble = error or self._trouble, None
         try:
             lens, profiles = (None, None) if error else (ints(lens), _pack_profiles(profiles, len(lens)))
         except WRONG as problem:
             error, lens, profiles = str(problem), None, None
-        records = list(RECORD.iter_unpack(self._meet(lens, profiles, RECORD.pack(votes, signature, MACHINE), error)))
+        records = list(RECORD.iter_unpack(self._gather_records(lens, profiles, RECORD.pack(votes, signature, MACHINE), error)))
         self.votes, self.neighbours = -1, sum(record[2] == MACHINE for record in records)
         for rank, (votes, signature, _) in enumerate(records):
             self.votes &= votes
             if signature != records[0][1]:
                 raise ValueError("rank %d has other tensors than rank 0: their types and all but their rows must be the same" % rank)
-        plan = Plan(self._agree(False), self.group.rank, self.bags)
-        plan.group = self.group.group
+        plan = Plan(self._agree(False), self.world.rank, self.bags)
+        plan.group = self.world.group
         self._write()
         return plan
 
-    def _meet(self, lens=None, profiles=None, record=None, error=None):
+    def _gather_records(self, lens=None, profiles=None, record=None, error=None):
         """Gather what every rank has; returns their records."""
         records, wrong = None, error if error is None else error.encode("utf-8", "replace")
         while records is None:  # where not all had room
             mine = self.gather.pack(lens, profiles, record, self._core, wrong)
-            records = self.gather.read(self.group.gather(mine))
+            records = self.gather.read(self.world.gather(mine))
         return records
 
     def _agree(self, settles):
         """Learn, plan unless it `settles` only, and see that all ranks have come to the same."""
         verdict, plan = self.gather.schedule(self._core, settles)
-        self.gather.agree(self.group.gather(verdict))
+        self.gather.agree(self.world.gather(verdict))
         return plan
 
     # ------------------------------------------------------------------------------ learn
@@ -178,32 +178,32 @@ class Scheduler:
     def settle(self) -> None:
         """Learn from the last step's times now, not at the next plan: before saving, and after the last
         step. Writes the state_file, if there is one. Collective in a process group."""
-        if self.group.size > 1:
-            self._meet()
+        if self.world.size > 1:
+            self._gather_records()
             self._agree(True)
         else:
             self._core.settle()
         self._write()
         self._write(STATE)
-        if self.group.size > 1:
+        if self.world.size > 1:
             trouble, self._trouble = self._trouble or "", None
-            said = self.group.gather(bytearray(trouble.encode("utf-8", "replace")[:256].ljust(256, b"\0")))
+            said = self.world.gather(bytearray(trouble.encode("utf-8", "replace")[:256].ljust(256, b"\0")))
             if said[0]:
                 raise OSError("rank 0: " + said[:256].rstrip(b"\0").decode("utf-8", "replace"))
 
     def _write(self, what=LAST_STEP):
         """Rank 0 writes steps_file, metrics_file and trace_file, or the state_file, where the configuration names them."""
-        if self.group.rank == 0 and (what == STATE or not self._trouble):
+        if self.world.rank == 0 and (what == STATE or not self._trouble):
             try:
                 self._core.write(what)
             except (OSError, ValueError, MemoryError) as problem:
-                if self.group.size == 1:
+                if self.world.size == 1:
                     raise
                 self._trouble = self._trouble or str(problem)
 
     def close(self) -> None:
         """After the last settle(): the end of the trace_file."""
-        if self.group.rank == 0:
+        if self.world.rank == 0:
             self._core.write(END)
 
     def metrics(self) -> dict[str, Any]:
@@ -242,11 +242,11 @@ class Scheduler:
 # ----------------------------------------------------------------------------------- parts
 
 
-def _gather_of(ranks):
+def _gather_of(world):
     """It learns how much room a gather takes, with every gather of its process group: a scheduler may be new on one rank alone."""
-    key = ranks if ranks.dist is None else ranks.dist.group.WORLD if ranks.group is None else ranks.group
+    key = world if world.dist is None else world.dist.group.WORLD if world.group is None else world.group
     if key not in GATHERS:
-        GATHERS[key] = _core.Gather(ranks.size, ranks.rank, RECORD.size)
+        GATHERS[key] = _core.Gather(world.size, world.rank, RECORD.size)
     return GATHERS[key]
 
 
@@ -259,13 +259,13 @@ def _logger_level():
     return next((LEVEL_NAMES[k - 1] for k in (4, 3, 2) if effective <= LEVELS[k]), "error")
 
 
-def _rank_count(ranks, group, bags):
-    if ranks is None and group.size > 1:
-        return group.size
+def _rank_count(ranks, world, bags):
+    if ranks is None and world.size > 1:
+        return world.size
     if ranks is None:
         return (_core.bags(bags, 0) or [1])[-1]
-    if group.size > 1 and ranks != group.size:
-        raise ValueError("ranks: %d, but the process group has %d" % (ranks, group.size))
+    if world.size > 1 and ranks != world.size:
+        raise ValueError("ranks: %d, but the process group has %d" % (ranks, world.size))
     return ranks
 
 

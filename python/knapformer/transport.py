@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from .plan import Plan
     # What goes in comes out: a tensor, or a list, a tuple or a dict of as many.
     _Tensors = TypeVar("_Tensors", bound=Tensor | list[Tensor] | tuple[Tensor, ...] | dict[Any, Tensor])
-    _Departed = tuple["Exchange", dict[str, "Flight"], tuple[Tensor, ...]]
+    _Departed = tuple["Exchange", dict[str, "Transfer"], tuple[Tensor, ...]]
 
-CARRIERS: tuple[tuple[int, torch.dtype], ...] = ((8, torch.int64), (4, torch.int32), (1, torch.uint8))
+WHOLE_TYPES: tuple[tuple[int, torch.dtype], ...] = ((8, torch.int64), (4, torch.int32), (1, torch.uint8))  # what rows travel as
 
 
 class Exchange:
@@ -42,9 +42,9 @@ class Exchange:
     `fans_out`: a row may go to several ranks (see SequenceBalancer.route_sequences); on the way back its copies
     are added up, `adds_up`."""
 
-    def __init__(self, ranks: Ranks, table: _core._Table, device: torch.device, fans_out: bool = False,
+    def __init__(self, world: Ranks, table: _core._Table, device: torch.device, fans_out: bool = False,
                  stopwatch: Stopwatch | None = None) -> None:
-        self.ranks, self.stopwatch, self.fans_out, self.adds_up = ranks, stopwatch, fans_out, False
+        self.world, self.stopwatch, self.fans_out, self.adds_up = world, stopwatch, fans_out, False
         self.n_in, self.n_out, (send, send_count), (recv, recv_count), self.stay, self.busy = table
         self.send_index, self.recv_index = _index(send, device), _index(recv, device)
         self.send_count: list[int] = list_of(send_count)
@@ -55,7 +55,7 @@ class Exchange:
         """The way back. Made when asked for: two that knew each other would keep their tables until the garbage
         collector comes by."""
         back = Exchange.__new__(Exchange)
-        back.ranks, back.stopwatch, back.busy = self.ranks, self.stopwatch, self.busy
+        back.world, back.stopwatch, back.busy = self.world, self.stopwatch, self.busy
         back.fans_out, back.adds_up = self.adds_up, self.fans_out
         back.n_in, back.n_out = self.n_out, self.n_in
         back.send_index, back.recv_index = self.recv_index, self.send_index
@@ -71,27 +71,27 @@ class Exchange:
 
     def move(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """New tensors of n_out rows."""
-        return self.launch(tensors).land()
+        return self.start(tensors).finish()
 
-    def launch(self, tensors: Sequence[Tensor], later: bool = False) -> Flight:
-        """Send them off. `later`: without waiting, so that others can compute until land()."""
-        size, carrier = _carrier(tensors)
-        flight = Flight(self, tensors, [_as_carrier(t, carrier, size) for t in tensors])
+    def start(self, tensors: Sequence[Tensor], later: bool = False) -> Transfer:
+        """Send them off. `later`: without waiting, so that others can compute until finish()."""
+        size, whole_type = _whole_type(tensors)
+        transfer = Transfer(self, tensors, [_as_whole(t, whole_type, size) for t in tensors])
         if self.busy:
-            flight.sent = _side_by_side(flight.rows, self.send_index)
-            flight.received = flight.sent.new_empty((len(self.recv_index), flight.sent.shape[1]))
+            transfer.sent = _side_by_side(transfer.rows, self.send_index)
+            transfer.received = transfer.sent.new_empty((len(self.recv_index), transfer.sent.shape[1]))
             paused = not later and self.stopwatch is not None and self.stopwatch.pause()
-            flight.work = self.ranks.all_to_all(flight.received, flight.sent, self.recv_count, self.send_count, later)
+            transfer.work = self.world.all_to_all(transfer.received, transfer.sent, self.recv_count, self.send_count, later)
             if paused:
                 self.stopwatch.on()
-        return flight
+        return transfer
 
     def _place(self, tensor, row, part):
         """What was received and what stays, as a tensor like `tensor`."""
         shape = (self.n_out,) + tuple(tensor.shape[1:])
         if self.adds_up:
             out = tensor.new_zeros(shape)
-            out.index_add_(0, self.recv_index, _from_carrier(part.contiguous(), tensor, len(part)))
+            out.index_add_(0, self.recv_index, _from_whole(part.contiguous(), tensor, len(part)))
             for at, to, n in self.stay:
                 out[to:to + n] += tensor[at:at + n]
             return out
@@ -100,10 +100,10 @@ class Exchange:
             out.index_copy_(0, self.recv_index, part)
         for at, to, n in self.stay:
             out[to:to + n] = row[at:at + n]
-        return _from_carrier(out, tensor, self.n_out)
+        return _from_whole(out, tensor, self.n_out)
 
 
-class Flight:
+class Transfer:
     """Rows on their way: the buffers, and what to wait for."""
 
     def __init__(self, exchange: Exchange, tensors: Sequence[Tensor], rows: list[Tensor]) -> None:
@@ -112,7 +112,7 @@ class Flight:
         self.received: Tensor | None = None
         self.work: Any = None
 
-    def land(self) -> list[Tensor]:
+    def finish(self) -> list[Tensor]:
         """The tensors, of n_out rows."""
         exchange, column, out = self.exchange, 0, []
         if self.work is not None:
@@ -142,27 +142,27 @@ def _row_bytes(tensor):
     return width
 
 
-def _carrier(tensors):
+def _whole_type(tensors):
     """The widest whole number that divides the rows of all tensors."""
     widths = [_row_bytes(t) for t in tensors]
-    return next(c for c in CARRIERS if all(width % c[0] == 0 for width in widths))
+    return next(t for t in WHOLE_TYPES if all(width % t[0] == 0 for width in widths))
 
 
-def _as_carrier(tensor, carrier, size):
-    """(n, ..) -> (n, row bytes / size) of the carrier's type; a view where memory allows it."""
+def _as_whole(tensor, whole_type, size):
+    """(n, ..) -> (n, row bytes / size) of the whole type; a view where memory allows it."""
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
     tensor = tensor.resolve_neg()
     n, width = tensor.shape[0], _row_bytes(tensor)
     tensor = tensor.reshape(n, width // tensor.element_size()).contiguous()
     if tensor.numel() == 0:
-        return torch.empty((n, width // size), dtype=carrier, device=tensor.device)
+        return torch.empty((n, width // size), dtype=whole_type, device=tensor.device)
     if tensor.storage_offset() * tensor.element_size() % size:
         tensor = tensor.clone()
-    return tensor.view(carrier)
+    return tensor.view(whole_type)
 
 
-def _from_carrier(row, like, n):
+def _from_whole(row, like, n):
     if row.numel() == 0:
         return like.new_empty((n,) + tuple(like.shape[1:]))
     if like.is_complex():
@@ -237,29 +237,29 @@ def move(exchange: Exchange, tensors: Sequence[Tensor], done: Callable[[str], ob
 
 class _Depart(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, exchange, box, *tensors):
-        ctx.box = box
-        box["flight"] = exchange.launch(tensors, later=True)
+    def forward(ctx, exchange, transfers, *tensors):
+        ctx.transfers = transfers
+        transfers["forward"] = exchange.start(tensors, later=True)
         return tuple(_stand_in(t, exchange.n_out) for t in tensors)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, *_):
-        return (None, None) + tuple(ctx.box.pop("back").land())
+        return (None, None) + tuple(ctx.transfers.pop("backward").finish())
 
 
 class _Arrive(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, exchange, box, *stand_ins):
-        ctx.exchange, ctx.box = exchange, box
+    def forward(ctx, exchange, transfers, *stand_ins):
+        ctx.exchange, ctx.transfers = exchange, transfers
         ctx.save_for_backward(stand_ins[0].new_empty(0))  # see _Move
-        return tuple(box.pop("flight").land())
+        return tuple(transfers.pop("forward").finish())
 
     @staticmethod
     @once_differentiable
     def backward(ctx, *gradients):
         ctx.saved_tensors
-        ctx.box["back"] = ctx.exchange.reversed.launch(gradients, later=True)
+        ctx.transfers["backward"] = ctx.exchange.reversed.start(gradients, later=True)
         return (None, None) + tuple(_stand_in(g, ctx.exchange.n_out) for g in gradients)
 
 
@@ -269,13 +269,13 @@ def _stand_in(tensor, n_rows):
 
 def depart(exchange: Exchange, tensors: Sequence[Tensor]) -> _Departed:
     """Floating point tensors, all or none of which need gradients, set off. For arrive()."""
-    box = {}
-    return exchange, box, _Depart.apply(exchange, box, *tensors)
+    transfers = {}
+    return exchange, transfers, _Depart.apply(exchange, transfers, *tensors)
 
 
 def arrive(departed: _Departed) -> list[Tensor]:
-    exchange, box, stand_ins = departed
-    return list(_Arrive.apply(exchange, box, *stand_ins))
+    exchange, transfers, stand_ins = departed
+    return list(_Arrive.apply(exchange, transfers, *stand_ins))
 
 
 # ------------------------------------------------------------------- the two promised calls
@@ -288,10 +288,10 @@ def _route_of(mapping, device):
     from ._ranks import Ranks
     exchanges = mapping.__dict__.setdefault("exchanges", {})
     if device not in exchanges:
-        ranks = Ranks(mapping.group)
-        if ranks.size != mapping.ranks:
-            raise ValueError("a mapping of %d ranks in a process group of %d" % (mapping.ranks, ranks.size))
-        exchanges[device] = Exchange(ranks, mapping.core.exchange(ROUTE, ranks.rank), device)
+        world = Ranks(mapping.group)
+        if world.size != mapping.ranks:
+            raise ValueError("a mapping of %d ranks in a process group of %d" % (mapping.ranks, world.size))
+        exchanges[device] = Exchange(world, mapping.core.exchange(ROUTE, world.rank), device)
     return exchanges[device]
 
 

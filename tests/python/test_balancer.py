@@ -233,7 +233,7 @@ def bad_input():
     refuses(lambda: scheduler(ranks=size + 1), size + 1, size)
     refuses(lambda: scheduler("g%dn1" % (size + 1)), size + 1, size)
     alone = scheduler.__new__(scheduler)
-    alone.__dict__.update(ranks=7, group=balancer.group)
+    alone.__dict__.update(ranks=7, world=balancer.world)
     refuses(lambda: SequenceBalancer(scheduler=alone), "7 ranks", size)
     refuses(lambda: SequenceBalancer(scheduler=alone, mem_tokens=5), "mem_tokens")
     tight = SequenceBalancer("auto", mem_tokens=5)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """examples/train.py as users run it, with a tiny model on gloo ranks: a mix and a folder of files, DiT and MMDiT, DDP and FSDP2, its own
-workers and torchrun's; both ways agree, and what is wrong gets one sentence and a code."""
+workers and torchrun's; both variants agree, and what is wrong gets one sentence and a code."""
 import json
 import os
 import re

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
 ** Training with the balancer gives the numbers of training without it: random small models, mixes and
-** configurations, a few steps both ways on the same samples. Every gradient of every step is compared,
-** and losses; then both ways go on from the same parameters.
+** configurations, a few steps of both variants on the same samples. Every gradient of every step is
+** compared, and losses; then both variants go on from the same parameters.
 */
 #ifndef PARITY_H
 #define PARITY_H
@@ -22,7 +22,7 @@ typedef struct parity {
   train_options options;
   train_job *job;
   train_variant *variant[2];
-  float *grads; /* of the way without */
+  float *grads; /* of the variant without */
 } parity;
 
 /* Says what differs, and which seed shows it; tells the other ranks. */
@@ -85,8 +85,8 @@ static inline kf_status parity_create(parity *p, uint64_t seed) {
   p->config.gamma = 1;
   kf_status status = kf_config_resolve(&p->config, n_ranks, &scheduling);
   if (!status) status = train_job_create(&p->options, &p->job);
-  for (int w = 0; w < 2 && !status; w++)
-    status = train_variant_create(p->job, scheduling, w, &p->variant[w]);
+  for (int v = 0; v < 2 && !status; v++)
+    status = train_variant_create(p->job, scheduling, v, &p->variant[v]);
   kf_scheduler_options_free(scheduling);
   if (status) return status;
   p->grads = malloc((size_t)train_job_params(p->job)->n_floats * sizeof(float));
@@ -96,10 +96,10 @@ static inline kf_status parity_create(parity *p, uint64_t seed) {
 /* adaLN-Zero begins with most gradients 0: here every tensor has values. */
 static inline void parity_randomise(parity *p, uint64_t seed) {
   const train_params *params = train_job_params(p->job);
-  for (int w = 0; w < 2; w++) {
+  for (int v = 0; v < 2; v++) {
     dice d = {seed + 99};
     for (int64_t i = 0; i < params->n_floats; i++)
-      train_variant_params(p->variant[w])[i] = (float)dice_real(&d, -0.15, 0.15);
+      train_variant_params(p->variant[v])[i] = (float)dice_real(&d, -0.15, 0.15);
   }
 }
 
@@ -107,9 +107,9 @@ static inline bool parity_step(parity *p, uint64_t seed, int64_t step) {
   const train_params *params = train_job_params(p->job);
   size_t n_bytes = (size_t)params->n_floats * sizeof(float);
   train_result result[2];
-  for (int w = 0; w < 2; w++) {
-    if (train_run_step(p->job, p->variant[w], step, &result[w])) return parity_fail(p, seed);
-    if (!w) memcpy(p->grads, train_job_grads(p->job), n_bytes);
+  for (int v = 0; v < 2; v++) {
+    if (train_run_step(p->job, p->variant[v], step, &result[v])) return parity_fail(p, seed);
+    if (!v) memcpy(p->grads, train_job_grads(p->job), n_bytes);
   }
   const kf_batch *batch;
   int64_t samples = 0;
@@ -142,10 +142,10 @@ static inline bool parity_check(kf_comm *comm, uint64_t seed, int rounds) {
     if (parity_create(&p, of_round)) good = parity_fail(&p, of_round);
     if (good) parity_randomise(&p, of_round);
     for (int64_t step = 0; step < 3 && good; step++) good = parity_step(&p, of_round, step);
-    for (int w = 0; w < 2 && good; w++)
-      if (train_check_ranks(p.job, p.variant[w])) good = parity_fail(&p, of_round);
+    for (int v = 0; v < 2 && good; v++)
+      if (train_check_ranks(p.job, p.variant[v])) good = parity_fail(&p, of_round);
     free(p.grads);
-    for (int w = 0; w < 2; w++) train_variant_free(p.variant[w]);
+    for (int v = 0; v < 2; v++) train_variant_free(p.variant[v]);
     train_job_free(p.job);
   }
   return good;
