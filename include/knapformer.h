@@ -474,9 +474,9 @@ KF_API kf_status kf_exchange_create(const kf_plan *plan, int32_t rank, kf_exchan
 KF_API void kf_exchange_free(kf_exchange *exchange);
 
 /* Make a table anew, for the next step, in the memory it has: nothing is allocated once that is large
-** enough. Where it fails, the table is as it was. */
+** enough. Where it fails, the table is as it was. Where *exchange is NULL it is created. */
 KF_API kf_status kf_exchange_renew(const kf_plan *plan, int32_t rank, kf_exchange_kind kind,
-                                   int32_t heads, kf_exchange *exchange);
+                                   int32_t heads, kf_exchange **exchange);
 
 /* ----------------------------------------------------------------- 7. picture */
 
