@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "text.h"
+
 static bool reserve(kfi_writer *b, size_t more) {
   if (b->failed_bytes) return false;
   if (b->n + more <= b->cap) return true;
@@ -42,22 +44,11 @@ static void append(kfi_writer *b, const char *text, size_t n) {
   b->data[b->n += n] = 0;
 }
 
-/* The length of the valid UTF-8 character at s, 0 if there is none that XML allows. */
+/* The length of the UTF-8 character at s, 0 if there is none that XML allows. */
 static size_t character(const char *s) {
-  const unsigned char *u = (const unsigned char *)s;
-  if (u[0] < 0x80) return u[0] >= 0x20 && u[0] != 0x7f;
-  size_t n = u[0] >= 0xf0 && u[0] < 0xf5   ? 4
-             : u[0] >= 0xe0 && u[0] < 0xf0 ? 3
-             : u[0] >= 0xc2 && u[0] < 0xe0 ? 2
-                                           : 0;
-  uint32_t code = n == 4 ? u[0] & 7u : n == 3 ? u[0] & 15u : u[0] & 31u;
-  for (size_t i = 1; i < n; i++) {
-    if ((u[i] & 0xc0) != 0x80) return 0;
-    code = code << 6 | (u[i] & 0x3fu);
-  }
-  bool overlong = (n == 3 && code < 0x800) || (n == 4 && code < 0x10000);
-  bool forbidden = (code >= 0xd800 && code < 0xe000) || code == 0xfffe || code == 0xffff;
-  return overlong || forbidden || code > 0x10ffff ? 0 : n;
+  uint32_t code;
+  size_t n = kfi_text_character(s, &code);
+  return code < 0x20 || code == 0x7f || code == 0xfffe || code == 0xffff ? 0 : n;
 }
 
 /* These three are the only places where text from outside enters. */

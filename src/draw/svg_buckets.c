@@ -25,6 +25,7 @@
 
 #include "../real.h"
 #include "../status.h"
+#include "../text.h"
 #include "../writer.h"
 
 enum {
@@ -213,17 +214,12 @@ static const kfi_picture picture = {
 
 /* A name, cut where it is longer than so many letters. Those beyond U+0FFF count as two. */
 static void put_name(kfi_writer *b, const char *name, int letters) {
-  char shown[256];
-  size_t n = 0;
-  int width = 0, more = 0; /* bytes that still belong to this letter */
-  for (; name[n] && n < sizeof shown - 1; n++) {
-    unsigned char c = (unsigned char)name[n];
-    if (more > 0 && (c & 0xc0) == 0x80) {
-      more--;
-      continue;
-    }
-    more = c >= 0xf0 ? 3 : c >= 0xe0 ? 2 : c >= 0xc0;
-    width += c > 0xe0 ? 2 : 1;
+  char shown[4 * 2 * NAME_LETTERS + 1];
+  size_t n = 0, letter;
+  uint32_t code;
+  for (int width = 0; name[n]; n += letter ? letter : 1) {
+    letter = kfi_text_character(name + n, &code);
+    width += letter && code > 0xfff ? 2 : 1;
     if (width > letters) break;
   }
   memcpy(shown, name, n);
