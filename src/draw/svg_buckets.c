@@ -26,7 +26,7 @@
 #include "../real.h"
 #include "../status.h"
 #include "../text.h"
-#include "../writer.h"
+#include "picture.h"
 
 enum {
   WIDTH = 960,
@@ -321,10 +321,9 @@ static void put_uses(kfi_writer *b, const chart *c) {
   for (int half = 0; half / 2.0 <= c->top_use; half++) {
     double y = use_y(c, half / 2.0);
     kfi_put_at(b, half ? "<path class=\"grid\" d=\"M" : "<path class=\"axis\" d=\"M", LEFT, y);
-    kfi_put(b, "h%d\"/><text class=\"small\" text-anchor=\"end\" x=\"%d\" y=\"", PLOT_WIDTH,
-            LEFT - 6);
-    kfi_put_px(b, y + 4);
-    kfi_put(b, "\">%d%%</text>\n", half * 50);
+    kfi_put(b, "h%d\"/>", PLOT_WIDTH);
+    kfi_put_small(b, "end", LEFT - 6, y + 4);
+    kfi_put(b, "%d%%</text>\n", half * 50);
   }
 }
 
@@ -348,10 +347,8 @@ static void put_lengths(kfi_writer *b, const scene *s, const chart *c) {
       if (at < s->log_low || at > s->log_high) continue;
       double x = length_x(s, at);
       kfi_put_at(b, "<path class=\"grid\" d=\"M", x, c->base);
-      kfi_put(b, "v%d\"/><text class=\"small\" text-anchor=\"middle\" x=\"",
-              -(int)ceil(UNIT * c->top_use));
-      kfi_put_px(b, x);
-      kfi_put(b, "\" y=\"%d\">", c->base + 17);
+      kfi_put(b, "v%d\"/>", -(int)ceil(UNIT * c->top_use));
+      kfi_put_small(b, "middle", x, c->base + 17);
       put_length(b, kfi_exp(at));
       kfi_put(b, "</text>\n");
     }
@@ -412,8 +409,8 @@ static void put_chart(kfi_writer *b, const scene *s, const chart *c) {
   for (int series = 0; series < N_SERIES; series++)
     for (int size = N_SIZES - 1; size >= 0; size--) put_marks(b, c, series, size);
   put_clipped(b, c);
-  kfi_put(b, "<text class=\"small\" text-anchor=\"end\" x=\"%d\" y=\"%d\">tokens</text>\n",
-          LEFT - 6, c->base + 17);
+  kfi_put_small(b, "end", LEFT - 6, c->base + 17);
+  kfi_put(b, "tokens</text>\n");
 }
 
 /* -------------------------------------------------------------------------- the figures */
