@@ -1,11 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the writers of metrics share: metrics_json.c, prometheus.c, trace.c. */
+/* What the writers of metrics share: metrics_json.c, prometheus.c, trace.c; and what outputs.c calls of it. */
 #ifndef KFI_METRICS_TEXT_H
 #define KFI_METRICS_TEXT_H
 
 #include <stdbool.h>
 
 #include "../status.h"
+
+/*
+** A Chrome trace (chrome://tracing, Perfetto), piece by piece: one track per rank, on it plan, route,
+** compute and wait of each step. The beginning, each step and the end come one after the other; it can
+** be read at any time, also without its end. free() each.
+*/
+kf_status kfi_trace_begin(int32_t n_ranks, char **out);
+kf_status kfi_trace_step(const kf_metrics *metrics, char **out);
+kf_status kfi_trace_end(char **out);
 
 /* Is there something to write, of the version we know, and a place for it? `who` is the caller. */
 kf_status kfi_metrics_check(const char *who, const kf_metrics *metrics, char **out);

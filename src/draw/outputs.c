@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "../file.h"
+#include "metrics_text.h"
 
 struct kf_outputs {
   kf_config config;
@@ -46,7 +47,7 @@ static kf_status open_files(kf_outputs *o, int32_t n_ranks) {
   if (*c->steps_file) status = name_key(kfi_file_begin(c->steps_file, &o->steps), "steps_file");
   if (status || !*c->trace_file) return status;
   if ((status = name_key(kfi_file_begin(c->trace_file, &o->trace), "trace_file"))) return status;
-  status = kf_trace_begin(n_ranks, &text);
+  status = kfi_trace_begin(n_ranks, &text);
   return append(status, text, "trace_file", c->trace_file, o->trace);
 }
 
@@ -75,13 +76,13 @@ kf_status kf_outputs_step(kf_outputs *o, const kf_metrics *metrics) {
     status = append(status, text, "steps_file", c->steps_file, o->steps);
   }
   if (!status && o->trace >= 0) {
-    status = kf_trace_step(metrics, &text);
+    status = kfi_trace_step(metrics, &text);
     status = append(status, text, "trace_file", c->trace_file, o->trace);
   }
   if (!status && *c->metrics_file) {
     status = kf_metrics_prometheus(metrics, &text);
     if (!status) {
-      status = kf_file_refresh(c->metrics_file, text, strlen(text));
+      status = kfi_file_write(c->metrics_file, text, strlen(text), false);
       free(text);
     }
     status = name_key(status, "metrics_file");
@@ -94,7 +95,7 @@ kf_status kf_outputs_close(kf_outputs *o) {
   char *text = NULL;
   if (!o) return KF_OK;
   if (o->trace >= 0) {
-    status = kf_trace_end(&text);
+    status = kfi_trace_end(&text);
     status = append(status, text, "trace_file", o->config.trace_file, o->trace);
     closed = name_key(kfi_file_close(o->config.trace_file, o->trace), "trace_file");
   }
