@@ -16,6 +16,7 @@
 #include <inttypes.h>
 #include <math.h>
 
+#include "../numbers.h"
 #include "../writer.h"
 #include "metrics_text.h"
 

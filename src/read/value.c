@@ -77,12 +77,7 @@ const char *kfi_value_digits(double value, char out[KFI_DIGITS]) {
     snprintf(out, KFI_DIGITS, "%.*g", n, value);
     if (strtod(out, NULL) == value) break; /* in the same locale */
   }
-  size_t point = strspn(out, "+-0123456789einfa"); /* also "inf" and "nan", for messages */
-  if (out[point]) { /* whatever the locale's decimal point is, and however many bytes it has */
-    size_t after = point + 1 + strcspn(out + point + 1, "0123456789");
-    out[point] = '.';
-    memmove(out + point + 1, out + after, strlen(out + after) + 1);
-  }
+  if (isfinite(value)) kfi_plain_point(out); /* messages show others, too */
   return out;
 }
 
