@@ -245,9 +245,7 @@ static kf_status copy_slots(kf_gather *g, const char *slots, int64_t n_seqs, con
     kfi_times *times = KFI_TAKE(&lay, kfi_times, n);
     char *record = KFI_TAKE(&lay, char, n * g->record_bytes);
     if (pass == 0) {
-      size_t size = lay.n_bytes;
-      if (!(lay.base = kfi_buffer_reserve(&g->arrays, size))) return KF_ENOMEM;
-      lay.n_bytes = 0;
+      if (!kfi_layout_reserve(&lay, &g->arrays)) return KF_ENOMEM;
       continue;
     }
     rank_off[0] = 0;

@@ -46,10 +46,8 @@ static void lay(kf_scheduler *s, kfi_layout *layout) {
 kf_status kfi_scheduler_lay(kf_scheduler *s) {
   kfi_layout layout = {0};
   lay(s, &layout);
-  layout.base = kfi_buffer_reserve(&s->memory, layout.n_bytes);
-  if (!layout.base) return KF_ENOMEM;
+  if (!kfi_layout_reserve(&layout, &s->memory)) return KF_ENOMEM;
   memset(layout.base, 0, s->memory.n_bytes);
-  layout.n_bytes = 0;
   lay(s, &layout);
   return KF_OK;
 }

@@ -274,7 +274,6 @@ static kf_status make(const kf_plan *plan, int32_t rank, kf_exchange_kind kind, 
   kf_chunk *held = NULL;
   int64_t *run_off[2];
   for (int pass = 0; pass < 2; pass++) {
-    lay.n_bytes = 0;
     peer = KFI_TAKE(&lay, kf_pair, b.n_pairs);
     held = KFI_TAKE(&lay, kf_chunk, n_mine);
     b.segment = KFI_TAKE(&lay, kf_segment, is_ulysses(kind) ? n_mine : 0);
@@ -282,7 +281,7 @@ static kf_status make(const kf_plan *plan, int32_t rank, kf_exchange_kind kind, 
       run_off[side] = KFI_TAKE(&lay, int64_t, b.n_pairs + 2);
       b.run[side] = KFI_TAKE(&lay, kf_run, n_runs[side]);
     }
-    if (!pass && !(lay.base = kfi_buffer_reserve(&to->block, lay.n_bytes))) return KF_ENOMEM;
+    if (!pass && !kfi_layout_reserve(&lay, &to->block)) return KF_ENOMEM;
   }
   walk(&b);
   to->exchange = (kf_exchange){.kind = kind,

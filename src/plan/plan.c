@@ -234,9 +234,8 @@ static kf_status build_pairs(kfi_plan_store *store) {
     t.top = KFI_TAKE(&lay, uint64_t, t.n_top);
     if (pass) break;
     size_t n_bytes = lay.n_bytes;
-    if (!(lay.base = kfi_buffer_reserve(&store->scratch, n_bytes))) return KF_ENOMEM;
+    if (!kfi_layout_reserve(&lay, &store->scratch)) return KF_ENOMEM;
     memset(lay.base, 0, n_bytes);
-    lay.n_bytes = 0;
   }
   for (int64_t c = 0; c < p->n_chunks; c++)
     n_route += p->chunk[c].destination != p->chunk[c].source;
@@ -251,12 +250,11 @@ static kf_status build_pairs(kfi_plan_store *store) {
   int64_t *route_off = NULL, *ulysses_off = NULL;
   kf_pair *route = NULL, *ulysses = NULL;
   for (int pass = 0; pass < 2; pass++) {
-    out.n_bytes = 0;
     route_off = KFI_TAKE(&out, int64_t, n + 1);
     ulysses_off = KFI_TAKE(&out, int64_t, n + 1);
     route = KFI_TAKE(&out, kf_pair, n_route);
     ulysses = KFI_TAKE(&out, kf_pair, n_ulysses);
-    if (!pass && !(out.base = kfi_buffer_reserve(&store->pairs, out.n_bytes))) return KF_ENOMEM;
+    if (!pass && !kfi_layout_reserve(&out, &store->pairs)) return KF_ENOMEM;
   }
   write_pairs(&t, p, tally_route, route_off, route);
   write_pairs(&t, p, tally_ulysses, ulysses_off, ulysses);
@@ -371,8 +369,7 @@ kf_status kfi_plan_build(kfi_plan_store *store, const kfi_world *world, const kf
                  .n_chunks = n_chunks};
   kfi_layout lay = {0};
   take_tables(&lay, n_ranks, n, n_chunks);
-  if (!(lay.base = kfi_buffer_reserve(&store->tables, lay.n_bytes))) return KF_ENOMEM;
-  lay.n_bytes = 0;
+  if (!kfi_layout_reserve(&lay, &store->tables)) return KF_ENOMEM;
   tables to = take_tables(&lay, n_ranks, n, n_chunks);
   p->chunk = to.chunk, p->seq_off = to.seq_off, p->send_off = to.send_off;
   p->home_row = to.home_row, p->home_rows = to.home_rows;
