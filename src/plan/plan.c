@@ -277,7 +277,7 @@ static void price_ranks(const tables *to, const kf_plan *p, const kfi_world *w,
   for (int64_t i = 0; i < p->n_chunks; i++) {
     const kf_chunk *c = &p->chunk[i];
     int64_t len = batch->len[c->seq];
-    double l = (double)len, f = batch->factor ? batch->factor[c->seq] : 1;
+    double l = (double)len, f = kfi_factor(batch, c->seq);
     kfi_share s = {(int32_t)c->destination, (int32_t)c->heads, c->length};
     compute_s[s.rank] +=
       f * (w->linear_s * (double)c->length +
@@ -287,10 +287,8 @@ static void price_ranks(const tables *to, const kf_plan *p, const kfi_world *w,
   for (int32_t r = 0; r < p->n_ranks; r++) {
     double sum = 0;
     compute_s[r] *= w->slow[r];
-    for (int64_t i = batch->rank_off[r]; i < batch->rank_off[r + 1]; i++) {
-      double l = (double)batch->len[i], f = batch->factor ? batch->factor[i] : 1;
-      sum += f * (w->linear_s * l + w->quadratic_s * l * l + w->constant_s);
-    }
+    for (int64_t i = batch->rank_off[r]; i < batch->rank_off[r + 1]; i++)
+      sum += kfi_work(w, batch, i);
     to->before_s[r] = sum * w->slow[r];
 
     double comm = w->route_latency_s * (double)(p->route_off[r + 1] - p->route_off[r]) +
