@@ -413,6 +413,19 @@ static void put_chart(kfi_writer *b, const scene *s, const chart *c) {
   kfi_put(b, "tokens</text>\n");
 }
 
+/* All charts; NULL: they are only laid out. Returns the y below them. */
+static int put_charts(kfi_writer *b, const scene *s, bool *clipped) {
+  chart c;
+  int y = CHARTS_TOP;
+  for (int32_t p = 0; p < s->n; p++) {
+    if (!has_chart(&s->panel[p])) continue;
+    y = lay_out_chart(s, &s->panel[p], y, &c);
+    *clipped |= c.n_clipped > 0;
+    if (b) put_chart(b, s, &c);
+  }
+  return y;
+}
+
 /* -------------------------------------------------------------------------- the figures */
 
 enum { IMBALANCE, MEMORY_USE, COMPUTE_USE, SPEED, N_FIGURES };
@@ -533,23 +546,12 @@ kf_status kf_svg_buckets(const kf_bucket_panel *panel, int32_t n_panels, const c
   kf_status status = check(panel, n_panels);
   if (status) return status;
   scene s = lay_out(panel, n_panels);
-  chart c;
   bool clipped = false;
-  int y = CHARTS_TOP;
-  for (int32_t p = 0; p < n_panels; p++) {
-    if (!has_chart(&panel[p])) continue;
-    y = lay_out_chart(&s, &panel[p], y, &c);
-    clipped |= c.n_clipped > 0;
-  }
+  int y = put_charts(NULL, &s, &clipped);
   kfi_writer b = {0};
   put_header(&b, &s, y + ROW * (n_panels + 1) + 14, title);
   put_legend(&b, &s, clipped);
-  y = CHARTS_TOP;
-  for (int32_t p = 0; p < n_panels; p++) {
-    if (!has_chart(&panel[p])) continue;
-    y = lay_out_chart(&s, &panel[p], y, &c);
-    put_chart(&b, &s, &c);
-  }
+  put_charts(&b, &s, &clipped);
   put_figures(&b, &s, y + 14);
   kfi_put(&b, "</svg>\n");
   return kfi_writer_take(&b, "the picture of rules for batches", out);
