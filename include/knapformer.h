@@ -474,9 +474,9 @@ KF_API kf_status kf_exchange_create(const kf_plan *plan, int32_t rank, kf_exchan
 KF_API void kf_exchange_free(kf_exchange *exchange);
 
 /* Make a table anew, for the next step, in the memory it has: nothing is allocated once that is large
-** enough. Where it fails, the table is as it was. */
+** enough. Where it fails, the table is as it was. Where *exchange is NULL it is created. */
 KF_API kf_status kf_exchange_renew(const kf_plan *plan, int32_t rank, kf_exchange_kind kind,
-                                   int32_t heads, kf_exchange *exchange);
+                                   int32_t heads, kf_exchange **exchange);
 
 /* ----------------------------------------------------------------- 7. picture */
 
@@ -1110,15 +1110,6 @@ KF_API kf_status kf_metrics_json(const kf_metrics *metrics, char **out);
 KF_API kf_status kf_metrics_prometheus(const kf_metrics *metrics, char **out);
 
 /*
-** A Chrome trace (chrome://tracing, Perfetto), piece by piece: one track per rank, on it plan, route,
-** compute and wait of each step. Write kf_trace_begin, kf_trace_step after each step, kf_trace_end
-** one after the other into a file; it can be read at any time, also without its end. free() each.
-*/
-KF_API kf_status kf_trace_begin(int32_t n_ranks, char **out);
-KF_API kf_status kf_trace_step(const kf_metrics *metrics, char **out);
-KF_API kf_status kf_trace_end(char **out);
-
-/*
 ** The files that a configuration asks for, kept while steps go by, by one rank: steps_file, a JSON line
 ** a step, and trace_file, both begun anew and written through at once; metrics_file, replaced whole at
 ** every step. KF_EIO names the key, the file and the reason; "-" is no file.
@@ -1141,10 +1132,6 @@ KF_API kf_status kf_file_read(const char *path, char **out, size_t *n_bytes);
 ** old one or the new one, also after a crash. KF_EIO says what failed; the old file is then as it was.
 */
 KF_API kf_status kf_file_replace(const char *path, const void *data, size_t n_bytes);
-
-/* The same without waiting for the disk, for what is written every step: readers still see the old or
-** the new one, but after a crash of the machine it may be empty. */
-KF_API kf_status kf_file_refresh(const char *path, const void *data, size_t n_bytes);
 
 /* ------------------------------------------------------------------ 18. bucket */
 

@@ -130,11 +130,7 @@ static int replace(int folder, const char *name, const char *data, size_t n_byte
   return 0;
 }
 
-static kf_status write_whole(const char *call, const char *path, const void *data, size_t n_bytes,
-                             bool durable) {
-  if (!path || !*path) return kfi_fail(KF_EINVAL, "%s: path is NULL or empty", call);
-  if (!data && n_bytes)
-    return kfi_fail(KF_EINVAL, "%s: data is NULL, but has %zu bytes", call, n_bytes);
+kf_status kfi_file_write(const char *path, const void *data, size_t n_bytes, bool durable) {
   char file[PATH_BYTES];
   int error = follow(path, file);
   if (error) return fail(path, error);
@@ -151,11 +147,10 @@ static kf_status write_whole(const char *call, const char *path, const void *dat
 }
 
 kf_status kf_file_replace(const char *path, const void *data, size_t n_bytes) {
-  return write_whole("kf_file_replace", path, data, n_bytes, true);
-}
-
-kf_status kf_file_refresh(const char *path, const void *data, size_t n_bytes) {
-  return write_whole("kf_file_refresh", path, data, n_bytes, false);
+  if (!path || !*path) return kfi_fail(KF_EINVAL, "kf_file_replace: path is NULL or empty");
+  if (!data && n_bytes)
+    return kfi_fail(KF_EINVAL, "kf_file_replace: data is NULL, but has %zu bytes", n_bytes);
+  return kfi_file_write(path, data, n_bytes, true);
 }
 
 /* ---------------------------------------------------------------- read and append */

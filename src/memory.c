@@ -29,6 +29,12 @@ void kfi_buffer_free(kfi_buffer *buffer) {
   *buffer = (kfi_buffer){0};
 }
 
+bool kfi_layout_reserve(kfi_layout *layout, kfi_buffer *buffer) {
+  layout->base = kfi_buffer_reserve(buffer, layout->n_bytes);
+  layout->n_bytes = 0;
+  return layout->base;
+}
+
 void *kfi_layout_take(kfi_layout *layout, size_t n, size_t elem_bytes) {
   size_t at = layout->n_bytes;
   layout->n_bytes += (n * elem_bytes + ALIGN - 1) / ALIGN * ALIGN;

@@ -3,6 +3,7 @@
 #ifndef KFI_MEMORY_H
 #define KFI_MEMORY_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* A block that only grows; its content does not survive growing. */
@@ -16,14 +17,15 @@ void *kfi_buffer_reserve(kfi_buffer *buffer, size_t n_bytes);
 void kfi_buffer_free(kfi_buffer *buffer);
 
 /*
-** Lay several arrays into one buffer: first pass with base NULL adds up the size, second
-** pass hands out pointers. `KFI_TAKE(&lay, double, n)`.
+** Lay several arrays into one buffer: the first pass adds up the size, the second hands out pointers.
+** `KFI_TAKE(&lay, double, n)` in both, kfi_layout_reserve in between; false: memory ran out.
 */
 typedef struct kfi_layout {
   char *base;
   size_t n_bytes;
 } kfi_layout;
 
+bool kfi_layout_reserve(kfi_layout *layout, kfi_buffer *buffer);
 void *kfi_layout_take(kfi_layout *layout, size_t n, size_t elem_bytes);
 #define KFI_TAKE(layout, type, n) ((type *)kfi_layout_take((layout), (size_t)(n), sizeof(type)))
 

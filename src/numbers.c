@@ -73,3 +73,8 @@ const char *kfi_dtype_name(kf_dtype dtype) {
   static const char *const name[] = {"f32", "bf16", "f16", "f64", "i64"};
   return (unsigned)dtype < sizeof name / sizeof *name ? name[dtype] : "unknown";
 }
+
+const char *kfi_kind_word(int32_t kind) {
+  static const char *const word[] = {"unknown", "image", "keyframes", "video"};
+  return (uint32_t)kind < sizeof word / sizeof *word ? word[kind] : "unknown";
+}

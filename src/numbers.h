@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers that look random, hashes and quantiles (see knapformer.h, section 21); and what elements are. */
+/* Numbers that look random, hashes and quantiles (see knapformer.h, section 21); and names of enums. */
 #ifndef KFI_NUMBERS_H
 #define KFI_NUMBERS_H
 
@@ -17,8 +17,9 @@ static inline uint64_t kfi_mix64(uint64_t state) {
 uint64_t kfi_hash(uint64_t hash, const int64_t *value, int64_t n);
 uint64_t kfi_hash_reals(uint64_t hash, const double *value, int64_t n); /* their bits */
 
-/* "f32", "bf16", ..; "unknown" of what is no dtype. */
+/* "f32", "bf16", ..; "unknown" of what is no dtype. The same for a kf_kind: "image", .. */
 const char *kfi_dtype_name(kf_dtype dtype);
+const char *kfi_kind_word(int32_t kind);
 
 static inline int64_t kfi_dtype_bytes(kf_dtype dtype) {
   return dtype == KF_F32 ? 4 : dtype == KF_BF16 || dtype == KF_F16 ? 2 : 8;

@@ -51,6 +51,10 @@ kf_status kf_fail(kf_status status, const char *sentence) {
   return kfi_fail(status, "%s", sentence);
 }
 
+kf_status kfi_fail_in(kf_status status, const char *where) {
+  return status ? kfi_fail(status, "%s: %s", where, last_error) : KF_OK;
+}
+
 kf_status kfi_fail_memory(size_t n_bytes, const char *what) {
   return kfi_fail(KF_ENOMEM, "out of memory: %zu bytes for %s", n_bytes, what);
 }

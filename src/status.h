@@ -14,6 +14,9 @@
 /* Record one sentence for kf_last_error() and return `status`: return kfi_fail(KF_EINVAL, ...); */
 KFI_PRINTF(2, 3) kf_status kfi_fail(kf_status status, const char *format, ...);
 
+/* Put "WHERE: " before the sentence of a failure; KF_OK stays what it is. */
+kf_status kfi_fail_in(kf_status status, const char *where);
+
 /* kfi_fail for an allocation: "out of memory: N bytes for WHAT". */
 kf_status kfi_fail_memory(size_t n_bytes, const char *what);
 

@@ -35,6 +35,24 @@ bool kfi_text_is(const kfi_text *t, const char *word) {
   return true;
 }
 
+size_t kfi_text_character(const char *s, uint32_t *code) {
+  static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+  const unsigned char *u = (const unsigned char *)s;
+  size_t n = u[0] < 0x80   ? 1
+             : u[0] < 0xc0 ? 0
+             : u[0] < 0xe0 ? 2
+             : u[0] < 0xf0 ? 3
+             : u[0] < 0xf8 ? 4
+                           : 0;
+  *code = n == 1 ? u[0] : n == 2 ? u[0] & 31u : n == 3 ? u[0] & 15u : u[0] & 7u;
+  for (size_t i = 1; i < n; i++) {
+    if ((u[i] & 0xc0) != 0x80) return 0;
+    *code = *code << 6 | (u[i] & 0x3fu);
+  }
+  bool surrogate = *code >= 0xd800 && *code < 0xe000;
+  return n == 0 || *code < least[n] || surrogate || *code > 0x10ffff ? 0 : n;
+}
+
 /* ------------------------------------------------------------------- messages */
 
 /*

@@ -44,6 +44,9 @@ bool kfi_text_take(kfi_text *t, const char *literal);
 /* True if the whole text is `word`, whatever the case (ASCII). Does not move. */
 bool kfi_text_is(const kfi_text *t, const char *word);
 
+/* The bytes of the UTF-8 character at s, and its code; 0 if there is none. */
+size_t kfi_text_character(const char *s, uint32_t *code);
+
 /* Digits only, min <= *out <= max, 0 <= min. */
 kf_status kfi_text_int(kfi_text *t, int64_t min, int64_t max, int64_t *out);
 

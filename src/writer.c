@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "text.h"
+
 static bool reserve(kfi_writer *b, size_t more) {
   if (b->failed_bytes) return false;
   if (b->n + more <= b->cap) return true;
@@ -42,22 +44,11 @@ static void append(kfi_writer *b, const char *text, size_t n) {
   b->data[b->n += n] = 0;
 }
 
-/* The length of the valid UTF-8 character at s, 0 if there is none that XML allows. */
+/* The length of the UTF-8 character at s, 0 if there is none that XML allows. */
 static size_t character(const char *s) {
-  const unsigned char *u = (const unsigned char *)s;
-  if (u[0] < 0x80) return u[0] >= 0x20 && u[0] != 0x7f;
-  size_t n = u[0] >= 0xf0 && u[0] < 0xf5   ? 4
-             : u[0] >= 0xe0 && u[0] < 0xf0 ? 3
-             : u[0] >= 0xc2 && u[0] < 0xe0 ? 2
-                                           : 0;
-  uint32_t code = n == 4 ? u[0] & 7u : n == 3 ? u[0] & 15u : u[0] & 31u;
-  for (size_t i = 1; i < n; i++) {
-    if ((u[i] & 0xc0) != 0x80) return 0;
-    code = code << 6 | (u[i] & 0x3fu);
-  }
-  bool overlong = (n == 3 && code < 0x800) || (n == 4 && code < 0x10000);
-  bool forbidden = (code >= 0xd800 && code < 0xe000) || code == 0xfffe || code == 0xffff;
-  return overlong || forbidden || code > 0x10ffff ? 0 : n;
+  uint32_t code;
+  size_t n = kfi_text_character(s, &code);
+  return code < 0x20 || code == 0x7f || code == 0xfffe || code == 0xffff ? 0 : n;
 }
 
 /* These three are the only places where text from outside enters. */
@@ -111,15 +102,6 @@ void kfi_put_fixed(kfi_writer *b, double value, int decimals) {
   kfi_put_number(b, value, decimals, false);
 }
 
-void kfi_put_px(kfi_writer *w, double px) { kfi_put_number(w, px, 1, true); }
-
-void kfi_put_at(kfi_writer *w, const char *command, double x, double y) {
-  kfi_put(w, "%s", command);
-  kfi_put_px(w, x);
-  kfi_put(w, " ");
-  kfi_put_px(w, y);
-}
-
 void kfi_put_seconds(kfi_writer *b, double s, bool trim) {
   bool us = s > 0 && s < 0.9995e-3, ms = !us && s > 0 && s < 0.9995;
   double value = us ? s * 1e6 : ms ? s * 1e3 : s;
@@ -149,33 +131,6 @@ void kfi_put_real(kfi_writer *b, double value) {
   snprintf(digits, sizeof digits, "%.9g", value);
   kfi_plain_point(digits);
   append(b, digits, strlen(digits));
-}
-
-static const char light[] =
-  "<style>\n"
-  "text{font:13px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;fill:#1d2530}\n"
-  ".title{font-size:18px;font-weight:600}\n"
-  ".big{font-size:15px;font-weight:600}\n"
-  ".small{font-size:11px;fill:#5b6673}\n"
-  ".page{fill:#ffffff}\n"
-  ".grid{stroke:#e3e7ec;fill:none}\n"
-  ".axis{stroke:#8a95a3;fill:none}\n";
-static const char dark[] =
-  "@media (prefers-color-scheme:dark){\n"
-  "text{fill:#e6eaf0}.small{fill:#9aa5b3}.page{fill:#14181f}.grid{stroke:#2a313b}\n";
-
-void kfi_put_picture(kfi_writer *b, const kfi_picture *p, const char *title) {
-  kfi_put(b,
-          "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
-          "height=\"%d\" role=\"img\">\n<title>",
-          p->width, p->height, p->width, p->height);
-  kfi_put_xml(b, title ? title : p->untitled);
-  kfi_put(b, "</title>\n%s%s%s%s}\n</style>\n", light, p->light, dark, p->dark);
-  kfi_put(b, "<rect class=\"page\" width=\"%d\" height=\"%d\"/>\n", p->width, p->height);
-  if (!title) return;
-  kfi_put(b, "<text class=\"title\" x=\"%d\" y=\"34\">", p->left);
-  kfi_put_xml(b, title);
-  kfi_put(b, "</text>\n");
 }
 
 kf_status kfi_writer_take(kfi_writer *b, const char *what, char **out) {

@@ -38,25 +38,12 @@ void kfi_put_fixed(kfi_writer *w, double value, int decimals);
 /* Nine significant digits, as JSON and Prometheus read them: 0.0125, 1.25e-07. Must be finite. */
 void kfi_put_real(kfi_writer *w, double value);
 
-/* A tenth of a pixel; and a point behind the letter of a path: "M12.5 7". */
-void kfi_put_px(kfi_writer *w, double px);
-void kfi_put_at(kfi_writer *w, const char *command, double x, double y);
-
 /* Digits as printf made them: whatever the locale's decimal point is becomes a ".", in place. */
 void kfi_plain_point(char *digits);
 
 /* Three or four digits and the unit that suits: "12.5 ms". */
 void kfi_put_seconds(kfi_writer *w, double seconds, bool trim);
 void kfi_put_percent(kfi_writer *w, double fraction);
-
-/* The head of a picture: size, what it is called where it has no title, what it adds to the style
-** sheet of all, on a light page and for a dark one; and its title above what is drawn from `left`
-** on. The text of a page goes on with what is drawn and "</svg>". */
-typedef struct kfi_picture {
-  int width, height, left;
-  const char *untitled, *light, *dark;
-} kfi_picture;
-void kfi_put_picture(kfi_writer *w, const kfi_picture *picture, const char *title);
 
 /* Hand the text over, 0-terminated, for free(); or free it and say that memory ran out. */
 kf_status kfi_writer_take(kfi_writer *w, const char *what, char **out);

@@ -115,9 +115,11 @@ static kf_status schedule(train_step *p) {
 }
 
 /* Who sends what, by the plan. */
-static kf_status make_table(const train_step *p, kf_exchange_kind kind, kf_exchange **x) {
-  return *x ? kf_exchange_renew(p->plan, p->job->rank, kind, 0, *x)
-            : kf_exchange_create(p->plan, p->job->rank, kind, 0, x);
+static kf_status make_tables(const train_step *p) {
+  train_job *job = p->job;
+  kf_status status = kf_exchange_renew(p->plan, job->rank, KF_EXCHANGE_ROUTE, 0, &job->route);
+  if (status) return status;
+  return kf_exchange_renew(p->plan, job->rank, KF_EXCHANGE_ULYSSES_SPLIT, 0, &job->ulysses);
 }
 
 static kf_status reserve(train_step *p) {
@@ -262,8 +264,7 @@ static kf_status run(train_step *p, int64_t step, train_result *out) {
   if ((status = kf_comm_barrier(job->o.comm))) return status; /* all begin at once */
   train_clock_start(&p->clock);
   if ((status = schedule(p))) return status;
-  if ((status = make_table(p, KF_EXCHANGE_ROUTE, &job->route))) return status;
-  if ((status = make_table(p, KF_EXCHANGE_ULYSSES_SPLIT, &job->ulysses))) return status;
+  if ((status = make_tables(p))) return status;
   if ((status = reserve(p))) return status;
   make_pack(p);
   if ((status = forward(p))) return status;

@@ -294,15 +294,13 @@ static void take_by_choice(filling *f) {
     choice best = {-1, -1, distance(f, f->tokens, f->work)};
     double x = longer_of_two(f);
     int32_t middle = bin_of(f, kfi_limits_work(f->to->limits, x));
-    int32_t b = bin_below(f, middle);
-    for (int32_t i = 0, by = 1; i < TRIED && b >= 0; i++, b = bin_below(f, b - by)) {
-      try_candidate(f, f->head[b], &best);
-      if (i >= NEAR) by *= 2;
-    }
-    b = bin_above(f, middle + 1);
-    for (int32_t i = 0, by = 1; i < TRIED && b >= 0; i++, b = bin_above(f, b + by)) {
-      try_candidate(f, f->head[b], &best);
-      if (i >= NEAR) by *= 2;
+    for (int above = 0; above < 2; above++) {
+      int32_t b = above ? bin_above(f, middle + 1) : bin_below(f, middle);
+      for (int32_t i = 0, by = 1; i < TRIED && b >= 0; i++) {
+        try_candidate(f, f->head[b], &best);
+        if (i >= NEAR) by *= 2;
+        b = above ? bin_above(f, b + by) : bin_below(f, b - by);
+      }
     }
     if (best.first < 0) return;
     take(f, best.first);

@@ -114,10 +114,6 @@ void kf_sampler_free(kf_sampler *s) {
 /* ------------------------------------------------------------------------ cost in force */
 
 static void set_limits(kf_sampler *s, const kfi_limits *limits) {
-  kf_cost *c = &s->options.bucket.cost;
-  c->linear_s = limits->linear_s;
-  c->quadratic_s = limits->quadratic_s;
-  c->constant_s = limits->constant_s;
   s->limits = *limits;
   kfi_bucket_fill(limits, s->bucket, s->n_buckets, &s->buckets);
 }
@@ -214,8 +210,8 @@ kf_status kfi_sampler_change(kf_sampler *s, kfi_change change) {
 
 kf_status kf_sampler_set_epoch(kf_sampler *s, int64_t epoch) {
   if (!s) return kfi_fail(KF_EINVAL, "kf_sampler_set_epoch: the sampler is NULL");
-  const kf_cost *c = &s->options.bucket.cost;
-  return kfi_sampler_begin(s, epoch, (kfi_change){0, c->linear_s, c->quadratic_s, c->constant_s});
+  const kfi_limits *l = &s->limits;
+  return kfi_sampler_begin(s, epoch, (kfi_change){0, l->linear_s, l->quadratic_s, l->constant_s});
 }
 
 kf_status kf_sampler_set_cost(kf_sampler *s, int64_t at, const kf_cost *cost) {

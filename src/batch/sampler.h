@@ -22,7 +22,7 @@ typedef struct kfi_change {
 } kfi_change;
 
 struct kf_sampler {
-  kf_sampler_options options; /* bucket.cost is the one in force */
+  kf_sampler_options options; /* bucket.cost is the first; limits have the one in force */
   uint64_t kind;              /* a hash of options and lengths, but for the cost */
   int64_t n_samples;
   int64_t n_buckets;

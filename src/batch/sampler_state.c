@@ -9,7 +9,6 @@
 ** again, in their order.
 */
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,13 +67,6 @@ static kf_status open_file(const kf_sampler *s, const char *name, const void *da
   return KF_OK;
 }
 
-/* The sentence of what failed, behind the name of what was restored. */
-static kf_status fail_in(const char *name, kf_status status) {
-  char reason[512];
-  snprintf(reason, sizeof reason, "%s", kf_last_error());
-  return kfi_fail(status, "%s: %s", name, reason);
-}
-
 static kf_status go_to(kf_sampler *s, const char *name, const kf_sampler *to, kfi_archive *a) {
   kfi_change c;
   walk_change(a, &c);
@@ -86,7 +78,7 @@ static kf_status go_to(kf_sampler *s, const char *name, const kf_sampler *to, kf
                       name, c.at, s->n_steps);
     status = kfi_sampler_change(s, c);
   }
-  if (status) return fail_in(name, status);
+  if (status) return kfi_fail_in(status, name);
   if (to->next < 0 || to->next > s->n_steps)
     return kfi_fail(KF_EINVAL, "%s: the next step is %" PRId64 ", expected 0 to %" PRId64, name,
                     to->next, s->n_steps);

@@ -77,8 +77,7 @@ void kfi_name_ranks(const bool *marked, int32_t n_ranks, char names[KFI_NAMES]) 
 void kf_comm_free(kf_comm *comm) {
   if (!comm) return;
   kfi_buffer_free(&comm->blocks);
-  kfi_buffer_free(&comm->table.block);
-  kfi_buffer_free(&comm->table.scratch);
+  kf_exchange_free(comm->table);
   kfi_buffer_free(&comm->peers);
   comm->ops->free(comm);
 }

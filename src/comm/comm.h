@@ -15,7 +15,6 @@
 
 #include "../memory.h"
 #include "../numbers.h"
-#include "../plan/exchange.h"
 #include "../status.h"
 
 /* ---------------------------------------------------------------- copy.c: rows */
@@ -79,7 +78,7 @@ struct kf_comm {
   kf_status broken;         /* what every later call returns */
   char reason[KFI_REASON];  /* and says */
   kfi_buffer blocks, peers; /* of a transfer */
-  kfi_exchange_memory table;
+  kf_exchange *table;       /* of the last plan; NULL: none yet */
 };
 
 /* The comm is of no more use; record the sentence for this call and all later ones. */

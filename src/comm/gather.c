@@ -245,12 +245,8 @@ static kf_status copy_slots(kf_gather *g, const char *slots, int64_t n_seqs, con
     kf_profile *profile = KFI_TAKE(&lay, kf_profile, g->profiles ? n_seqs : 0);
     kfi_times *times = KFI_TAKE(&lay, kfi_times, n);
     char *record = KFI_TAKE(&lay, char, n * g->record_bytes);
-    if (pass == 0) {
-      size_t size = lay.n_bytes;
-      if (!(lay.base = kfi_buffer_reserve(&g->arrays, size))) return KF_ENOMEM;
-      lay.n_bytes = 0;
-      continue;
-    }
+    if (!pass && !kfi_layout_reserve(&lay, &g->arrays)) return KF_ENOMEM;
+    if (!pass) continue;
     rank_off[0] = 0;
     for (int32_t r = 0; r < n; r++) {
       const char *slot = slots + r * kf_gather_bytes(g);

@@ -165,12 +165,11 @@ static kf_status move(kf_comm *comm, const kf_exchange *x, const kfi_move *m) {
 
 kf_status kfi_move_by_plan(kf_comm *comm, const kf_plan *plan, kf_exchange_kind kind,
                            const kfi_move *m) {
-  kf_exchange x;
   kf_status status = kfi_comm_enter(comm, words[kind].call[m->from]);
   if (status) return status;
   if (!(status = check_plan(comm, plan)))
-    status = kfi_exchange_build(plan, comm->rank, kind, 0, &comm->table, &x);
-  return status ? kfi_comm_fail(comm, status) : move(comm, &x, m);
+    status = kf_exchange_renew(plan, comm->rank, kind, 0, &comm->table);
+  return status ? kfi_comm_fail(comm, status) : move(comm, comm->table, m);
 }
 
 static kf_status move_by_table(kf_comm *comm, const kf_exchange *x, const kfi_move *m) {

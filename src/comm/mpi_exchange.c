@@ -107,11 +107,10 @@ static kf_status lay_out(transfer *t) {
   if (!(t->message = kfi_buffer_reserve(&m->messages, n * sizeof *t->message))) return KF_ENOMEM;
   kfi_layout lay = {0};
   for (int pass = 0; pass < 2; pass++) {
-    lay.n_bytes = 0;
     t->request = KFI_TAKE(&lay, MPI_Request, n);
     t->status = KFI_TAKE(&lay, MPI_Status, n);
     t->done = KFI_TAKE(&lay, int, n);
-    if (!pass && !(lay.base = kfi_buffer_reserve(&m->requests, lay.n_bytes))) return KF_ENOMEM;
+    if (!pass && !kfi_layout_reserve(&lay, &m->requests)) return KF_ENOMEM;
   }
   cut_side(&m->comm, &t->x->recv, t->message);
   cut_side(&m->comm, &t->x->send, t->message + n_recv);

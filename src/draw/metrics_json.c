@@ -13,6 +13,7 @@
 #include <inttypes.h>
 #include <math.h>
 
+#include "../numbers.h"
 #include "../writer.h"
 #include "metrics_text.h"
 
@@ -26,15 +27,6 @@ kf_status kfi_metrics_check(const char *who, const kf_metrics *metrics, char **o
 
 bool kfi_metrics_bagged(const kf_metrics *metrics) {
   return metrics->n_bags != metrics->n_ranks && metrics->bag_first;
-}
-
-const char *kfi_kind_word(int32_t kind) {
-  switch (kind) {
-  case KF_KIND_IMAGE: return "image";
-  case KF_KIND_KEYFRAMES: return "keyframes";
-  case KF_KIND_VIDEO: return "video";
-  }
-  return "unknown";
 }
 
 /* ------------------------------------------------------------------- the pieces */

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "../file.h"
+#include "metrics_text.h"
 
 struct kf_outputs {
   kf_config config;
@@ -19,17 +20,13 @@ struct kf_outputs {
   int64_t last;     /* step that was written */
 };
 
-static kf_status name_key(kf_status status, const char *key) {
-  return status ? kfi_fail(status, "%s: %s", key, kf_last_error()) : KF_OK;
-}
-
 /* A text of the library's, which is freed, goes to the end of a file. */
 static kf_status append(kf_status status, char *text, const char *key, const char *path, int fd) {
   if (!status) {
     status = kfi_file_append(path, fd, text);
     free(text);
   }
-  return name_key(status, key);
+  return kfi_fail_in(status, key);
 }
 
 static kf_status open_files(kf_outputs *o, int32_t n_ranks) {
@@ -43,10 +40,10 @@ static kf_status open_files(kf_outputs *o, int32_t n_ranks) {
   for (size_t i = 0; i < sizeof named / sizeof *named; i++)
     if (strcmp(named[i][1], "-") == 0)
       return kfi_fail(KF_EINVAL, "%s: found \"-\", expected the name of a file", named[i][0]);
-  if (*c->steps_file) status = name_key(kfi_file_begin(c->steps_file, &o->steps), "steps_file");
+  if (*c->steps_file) status = kfi_fail_in(kfi_file_begin(c->steps_file, &o->steps), "steps_file");
   if (status || !*c->trace_file) return status;
-  if ((status = name_key(kfi_file_begin(c->trace_file, &o->trace), "trace_file"))) return status;
-  status = kf_trace_begin(n_ranks, &text);
+  if ((status = kfi_fail_in(kfi_file_begin(c->trace_file, &o->trace), "trace_file"))) return status;
+  status = kfi_trace_begin(n_ranks, &text);
   return append(status, text, "trace_file", c->trace_file, o->trace);
 }
 
@@ -75,16 +72,16 @@ kf_status kf_outputs_step(kf_outputs *o, const kf_metrics *metrics) {
     status = append(status, text, "steps_file", c->steps_file, o->steps);
   }
   if (!status && o->trace >= 0) {
-    status = kf_trace_step(metrics, &text);
+    status = kfi_trace_step(metrics, &text);
     status = append(status, text, "trace_file", c->trace_file, o->trace);
   }
   if (!status && *c->metrics_file) {
     status = kf_metrics_prometheus(metrics, &text);
     if (!status) {
-      status = kf_file_refresh(c->metrics_file, text, strlen(text));
+      status = kfi_file_write(c->metrics_file, text, strlen(text), false);
       free(text);
     }
-    status = name_key(status, "metrics_file");
+    status = kfi_fail_in(status, "metrics_file");
   }
   return status;
 }
@@ -94,13 +91,13 @@ kf_status kf_outputs_close(kf_outputs *o) {
   char *text = NULL;
   if (!o) return KF_OK;
   if (o->trace >= 0) {
-    status = kf_trace_end(&text);
+    status = kfi_trace_end(&text);
     status = append(status, text, "trace_file", o->config.trace_file, o->trace);
-    closed = name_key(kfi_file_close(o->config.trace_file, o->trace), "trace_file");
+    closed = kfi_fail_in(kfi_file_close(o->config.trace_file, o->trace), "trace_file");
   }
   if (!status) status = closed;
   if (o->steps >= 0)
-    closed = name_key(kfi_file_close(o->config.steps_file, o->steps), "steps_file");
+    closed = kfi_fail_in(kfi_file_close(o->config.steps_file, o->steps), "steps_file");
   o->steps = o->trace = -1;
   *o->config.metrics_file = 0;
   return status ? status : closed;

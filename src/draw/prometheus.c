@@ -16,6 +16,7 @@
 #include <inttypes.h>
 #include <math.h>
 
+#include "../numbers.h"
 #include "../writer.h"
 #include "metrics_text.h"
 
@@ -40,13 +41,9 @@ static void put_gauge(kfi_writer *w, const char *name, double value, const char 
   put_value(w, value);
 }
 
-static void put_count(kfi_writer *w, const char *name, int64_t value, const char *help) {
-  put_family(w, name, "gauge", help);
-  kfi_put(w, "knapformer_%s %" PRId64 "\n", name, value);
-}
-
-static void put_total(kfi_writer *w, const char *name, int64_t value, const char *help) {
-  put_family(w, name, "counter", help);
+static void put_whole(kfi_writer *w, const char *name, const char *type, int64_t value,
+                      const char *help) {
+  put_family(w, name, type, help);
   kfi_put(w, "knapformer_%s %" PRId64 "\n", name, value);
 }
 
@@ -62,16 +59,16 @@ static void put_each(kfi_writer *w, const char *name, const char *label, int32_t
 }
 
 static void put_step(kfi_writer *w, const kf_metrics *m) {
-  put_total(w, "steps_total", m->step + 1, "Steps whose times are known.");
+  put_whole(w, "steps_total", "counter", m->step + 1, "Steps whose times are known.");
   put_family(w, "elapsed_seconds_total", "counter", "Sum of all steps.");
   kfi_put(w, "knapformer_elapsed_seconds_total ");
   /* More than nine digits: in a month they would be hundredths of a second. */
   double elapsed = m->begin_s + m->step_s;
   kfi_put_number(w, isfinite(elapsed) ? elapsed : 0, 9, true);
   kfi_put(w, "\n");
-  put_count(w, "epoch", m->epoch, "Number of the epoch, from 0.");
-  put_count(w, "ranks", m->n_ranks, "Ranks that plans are made for.");
-  put_count(w, "measured_ranks", m->n_measured, "Ranks that reported the last step.");
+  put_whole(w, "epoch", "gauge", m->epoch, "Number of the epoch, from 0.");
+  put_whole(w, "ranks", "gauge", m->n_ranks, "Ranks that plans are made for.");
+  put_whole(w, "measured_ranks", "gauge", m->n_measured, "Ranks that reported the last step.");
   put_gauge(w, "step_seconds", m->step_s, "The last step: largest busy and wait of a rank.");
   put_gauge(w, "predicted_step_seconds", m->predicted_step_s,
             "The same step as predicted before it ran.");
@@ -91,24 +88,16 @@ static void put_step(kfi_writer *w, const kf_metrics *m) {
 /* ------------------------------------------------------------------------ ranks */
 
 /* A counter that no rank reported is not written, nor is that of a rank that did not. */
-typedef struct counter {
-  const char *name, *help;
-  int64_t (*of)(const kf_counters *);
-} counter;
-
-static int64_t memory_of(const kf_counters *c) { return c->memory_bytes; }
-static int64_t limit_of(const kf_counters *c) { return c->memory_limit_bytes; }
-static int64_t tokens_of(const kf_counters *c) { return c->tokens; }
-static int64_t samples_of(const kf_counters *c) { return c->samples; }
-
-static void put_counter(kfi_writer *w, const kf_metrics *m, const counter *k) {
+static void put_counter(kfi_writer *w, const kf_metrics *m, int which, const char *name,
+                        const char *help) {
   bool any = false;
   for (int32_t r = 0; r < m->n_ranks; r++) {
-    int64_t value = k->of(&m->counters[r]);
-    if (!value) continue;
-    if (!any) put_family(w, k->name, "gauge", k->help);
+    const kf_counters *c = &m->counters[r];
+    int64_t value[] = {c->memory_bytes, c->memory_limit_bytes, c->tokens, c->samples};
+    if (!value[which]) continue;
+    if (!any) put_family(w, name, "gauge", help);
     any = true;
-    kfi_put(w, "knapformer_%s{rank=\"%" PRId32 "\"} %" PRId64 "\n", k->name, r, value);
+    kfi_put(w, "knapformer_%s{rank=\"%" PRId32 "\"} %" PRId64 "\n", name, r, value[which]);
   }
 }
 
@@ -129,11 +118,6 @@ static void put_phases(kfi_writer *w, const kf_metrics *m) {
 }
 
 static void put_ranks(kfi_writer *w, const kf_metrics *m) {
-  static const counter counters[] = {
-    {"rank_memory_bytes", "Most memory in use during the last step.", memory_of},
-    {"rank_memory_limit_bytes", "Memory there is.", limit_of},
-    {"rank_tokens", "Tokens computed in the last step.", tokens_of},
-    {"rank_samples", "Samples computed in the last step.", samples_of}};
   put_each(w, "rank_busy_seconds", "rank", m->n_ranks, m->busy_s,
            "Computing and moving data in the last step, 0 if not reported.");
   put_each(w, "rank_predicted_seconds", "rank", m->n_ranks, m->predicted_s,
@@ -143,7 +127,10 @@ static void put_ranks(kfi_writer *w, const kf_metrics *m) {
            "Memory used over its limit, or tokens over their cap.");
   put_each(w, "rank_speed_ratio", "rank", m->n_ranks, m->speed, "Speed that plans are made with.");
   if (!m->counters) return;
-  for (int i = 0; i < 4; i++) put_counter(w, m, &counters[i]);
+  put_counter(w, m, 0, "rank_memory_bytes", "Most memory in use during the last step.");
+  put_counter(w, m, 1, "rank_memory_limit_bytes", "Memory there is.");
+  put_counter(w, m, 2, "rank_tokens", "Tokens computed in the last step.");
+  put_counter(w, m, 3, "rank_samples", "Samples computed in the last step.");
   put_phases(w, m);
 }
 
@@ -198,9 +185,9 @@ static void put_learned(kfi_writer *w, const kf_metrics *m) {
     kfi_put(w, "}");
     put_value(w, d->now / d->before - 1);
   }
-  put_total(w, "refits_total", m->refits, "Refits of cost, speeds and corrections.");
-  put_total(w, "drifts_total", m->drifts, "Coefficients found to have moved.");
-  put_total(w, "outliers_total", m->outliers, "Times that were not learned from.");
+  put_whole(w, "refits_total", "counter", m->refits, "Refits of cost, speeds and corrections.");
+  put_whole(w, "drifts_total", "counter", m->drifts, "Coefficients found to have moved.");
+  put_whole(w, "outliers_total", "counter", m->outliers, "Times that were not learned from.");
 }
 
 static void put_plan(kfi_writer *w, const kf_metrics *m) {
@@ -210,10 +197,10 @@ static void put_plan(kfi_writer *w, const kf_metrics *m) {
   put_gauge(w, "plan_lower_bound_seconds", f->lower_bound_s, "No plan can be shorter.");
   put_gauge(w, "plan_gap_ratio", f->gap, "Step over lower bound, minus 1.");
   put_gauge(w, "plan_speedup_ratio", f->speedup, "Step without balancing over the plan's.");
-  put_count(w, "plan_split_sequences", f->split_seqs, "Sequences on more than one rank.");
+  put_whole(w, "plan_split_sequences", "gauge", f->split_seqs, "Sequences on more than one rank.");
   put_gauge(w, "plan_a2a_ratio", f->a2a_fraction, "Share of tokens that pass through Ulysses.");
   put_gauge(w, "plan_moved_ratio", f->moved_fraction, "Share of tokens held away from home.");
-  put_count(w, "plan_max_tokens", f->max_tokens, "Largest load of a rank.");
+  put_whole(w, "plan_max_tokens", "gauge", f->max_tokens, "Largest load of a rank.");
 }
 
 kf_status kf_metrics_prometheus(const kf_metrics *metrics, char **out) {

@@ -5,7 +5,7 @@
 **   report_check.c     refuses what cannot be drawn
 **   report.c           what the steps come to; the page: head, headline, facts, sections
 **   report_style.c     its style sheet, light and dark, still and moving
-**   report_plot.c      scales and ticks
+**   report_plot.c      ticks and small words
 **   report_timeline.c  a few steps, a row per rank, a variant above the other
 **   report_curve.c     imbalance and loss over the steps
 **   report_fit.c       measured over predicted seconds
@@ -21,7 +21,7 @@
 
 #include <math.h>
 
-#include "../writer.h"
+#include "picture.h"
 
 enum { KFI_PAGE = 800, KFI_PLOT_LEFT = 62, KFI_PLOT_RIGHT = 790 };
 
@@ -78,14 +78,6 @@ double kfi_busy_s(const kf_counters *counters);
 
 /* ---------------------------------------------------------------------- report_plot.c */
 
-/* low .. high onto pixels; what lies beyond is drawn at the end. */
-typedef struct kfi_axis {
-  double low, high;
-  double at_low, at_high;
-} kfi_axis;
-
-double kfi_axis_px(const kfi_axis *axis, double value);
-
 /* The head of a picture of this height, with its name and what it shows, for who cannot see it. */
 void kfi_put_svg(kfi_writer *w, const char *id, int height, const char *title, const char *desc);
 
@@ -105,9 +97,6 @@ void kfi_put_ticks(kfi_writer *w, const kfi_ticks *ticks);
 
 /* <text class=".." x=".." y="..">, without its content and end. */
 void kfi_put_text(kfi_writer *w, const char *kind, double x, double y);
-
-/* A rectangle as a piece of a path. */
-void kfi_put_block(kfi_writer *w, double x, double y, double width, double height);
 
 /* A small number in HTML: 12.3%, 0.04%, 3.1 x 10^-6. */
 void kfi_put_fraction(kfi_writer *w, double part);

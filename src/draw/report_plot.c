@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the pictures of a report have in common: scales, ticks, small words; see report.h. */
+/* What the pictures of a report have in common: ticks, small words; see report.h. */
 #include <math.h>
 #include <string.h>
 
 #include "report.h"
-
-double kfi_axis_px(const kfi_axis *a, double value) {
-  double part = (value - a->low) / (a->high - a->low);
-  return a->at_low + fmin(fmax(part, 0), 1) * (a->at_high - a->at_low);
-}
 
 /* 1, 2 or 5 times a power of ten: the least of which at most `most` fit from low to high. */
 static double nice_step(const kfi_axis *a, int most) {
@@ -33,17 +28,6 @@ void kfi_put_text(kfi_writer *w, const char *kind, double x, double y) {
   kfi_put(w, "\" y=\"");
   kfi_put_px(w, y);
   kfi_put(w, "\">");
-}
-
-void kfi_put_block(kfi_writer *w, double x, double y, double width, double height) {
-  /* two decimals: a hundred blocks one after the other must not drift from their scale */
-  const double number[] = {x, y, width, height, -width};
-  static const char *const command[] = {"M", " ", "h", "v", "h"};
-  for (int k = 0; k < 5; k++) {
-    kfi_put(w, "%s", command[k]);
-    kfi_put_number(w, number[k], 2, true);
-  }
-  kfi_put(w, "z");
 }
 
 /* 1.25e9; a step between ticks is at least 0.3% of what they reach, so that three decimals do. */

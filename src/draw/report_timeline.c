@@ -238,10 +238,7 @@ static void put_saved(const scene *s, kfi_writer *w, int k, double base) {
   double y = (TOP + base) / 2;
   if (s->r->in->n_variants < 2 || KFI_PLOT_RIGHT - end < 110) return;
   kfi_put_at(w, "<path class=\"saved\" d=\"M", end + 6, y);
-  kfi_put(w, "l7 -4v8zM");
-  kfi_put_px(w, end + 13);
-  kfi_put(w, " ");
-  kfi_put_px(w, y);
+  kfi_put_at(w, "l7 -4v8zM", end + 13, y);
   kfi_put(w, "H%d\"/>", KFI_PLOT_RIGHT);
   kfi_put_text(w, "tick mid", (end + KFI_PLOT_RIGHT) / 2, y - 8);
   kfi_put_seconds(w, saved_s, false);

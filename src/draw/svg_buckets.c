@@ -25,7 +25,8 @@
 
 #include "../real.h"
 #include "../status.h"
-#include "../writer.h"
+#include "../text.h"
+#include "picture.h"
 
 enum {
   WIDTH = 960,
@@ -213,17 +214,12 @@ static const kfi_picture picture = {
 
 /* A name, cut where it is longer than so many letters. Those beyond U+0FFF count as two. */
 static void put_name(kfi_writer *b, const char *name, int letters) {
-  char shown[256];
-  size_t n = 0;
-  int width = 0, more = 0; /* bytes that still belong to this letter */
-  for (; name[n] && n < sizeof shown - 1; n++) {
-    unsigned char c = (unsigned char)name[n];
-    if (more > 0 && (c & 0xc0) == 0x80) {
-      more--;
-      continue;
-    }
-    more = c >= 0xf0 ? 3 : c >= 0xe0 ? 2 : c >= 0xc0;
-    width += c > 0xe0 ? 2 : 1;
+  char shown[4 * 2 * NAME_LETTERS + 1];
+  size_t n = 0, letter;
+  uint32_t code;
+  for (int width = 0; name[n]; n += letter ? letter : 1) {
+    letter = kfi_text_character(name + n, &code);
+    width += letter && code > 0xfff ? 2 : 1;
     if (width > letters) break;
   }
   memcpy(shown, name, n);
@@ -325,10 +321,9 @@ static void put_uses(kfi_writer *b, const chart *c) {
   for (int half = 0; half / 2.0 <= c->top_use; half++) {
     double y = use_y(c, half / 2.0);
     kfi_put_at(b, half ? "<path class=\"grid\" d=\"M" : "<path class=\"axis\" d=\"M", LEFT, y);
-    kfi_put(b, "h%d\"/><text class=\"small\" text-anchor=\"end\" x=\"%d\" y=\"", PLOT_WIDTH,
-            LEFT - 6);
-    kfi_put_px(b, y + 4);
-    kfi_put(b, "\">%d%%</text>\n", half * 50);
+    kfi_put(b, "h%d\"/>", PLOT_WIDTH);
+    kfi_put_small(b, "end", LEFT - 6, y + 4);
+    kfi_put(b, "%d%%</text>\n", half * 50);
   }
 }
 
@@ -352,10 +347,8 @@ static void put_lengths(kfi_writer *b, const scene *s, const chart *c) {
       if (at < s->log_low || at > s->log_high) continue;
       double x = length_x(s, at);
       kfi_put_at(b, "<path class=\"grid\" d=\"M", x, c->base);
-      kfi_put(b, "v%d\"/><text class=\"small\" text-anchor=\"middle\" x=\"",
-              -(int)ceil(UNIT * c->top_use));
-      kfi_put_px(b, x);
-      kfi_put(b, "\" y=\"%d\">", c->base + 17);
+      kfi_put(b, "v%d\"/>", -(int)ceil(UNIT * c->top_use));
+      kfi_put_small(b, "middle", x, c->base + 17);
       put_length(b, kfi_exp(at));
       kfi_put(b, "</text>\n");
     }
@@ -416,8 +409,21 @@ static void put_chart(kfi_writer *b, const scene *s, const chart *c) {
   for (int series = 0; series < N_SERIES; series++)
     for (int size = N_SIZES - 1; size >= 0; size--) put_marks(b, c, series, size);
   put_clipped(b, c);
-  kfi_put(b, "<text class=\"small\" text-anchor=\"end\" x=\"%d\" y=\"%d\">tokens</text>\n",
-          LEFT - 6, c->base + 17);
+  kfi_put_small(b, "end", LEFT - 6, c->base + 17);
+  kfi_put(b, "tokens</text>\n");
+}
+
+/* All charts; NULL: they are only laid out. Returns the y below them. */
+static int put_charts(kfi_writer *b, const scene *s, bool *clipped) {
+  chart c;
+  int y = CHARTS_TOP;
+  for (int32_t p = 0; p < s->n; p++) {
+    if (!has_chart(&s->panel[p])) continue;
+    y = lay_out_chart(s, &s->panel[p], y, &c);
+    *clipped |= c.n_clipped > 0;
+    if (b) put_chart(b, s, &c);
+  }
+  return y;
 }
 
 /* -------------------------------------------------------------------------- the figures */
@@ -540,23 +546,12 @@ kf_status kf_svg_buckets(const kf_bucket_panel *panel, int32_t n_panels, const c
   kf_status status = check(panel, n_panels);
   if (status) return status;
   scene s = lay_out(panel, n_panels);
-  chart c;
   bool clipped = false;
-  int y = CHARTS_TOP;
-  for (int32_t p = 0; p < n_panels; p++) {
-    if (!has_chart(&panel[p])) continue;
-    y = lay_out_chart(&s, &panel[p], y, &c);
-    clipped |= c.n_clipped > 0;
-  }
+  int y = put_charts(NULL, &s, &clipped);
   kfi_writer b = {0};
   put_header(&b, &s, y + ROW * (n_panels + 1) + 14, title);
   put_legend(&b, &s, clipped);
-  y = CHARTS_TOP;
-  for (int32_t p = 0; p < n_panels; p++) {
-    if (!has_chart(&panel[p])) continue;
-    y = lay_out_chart(&s, &panel[p], y, &c);
-    put_chart(&b, &s, &c);
-  }
+  put_charts(&b, &s, &clipped);
   put_figures(&b, &s, y + 14);
   kfi_put(&b, "</svg>\n");
   return kfi_writer_take(&b, "the picture of rules for batches", out);

@@ -20,7 +20,7 @@
 
 #include "../real.h"
 #include "../status.h"
-#include "../writer.h"
+#include "picture.h"
 
 enum {
   WIDTH = 960,
@@ -39,30 +39,18 @@ enum {
   CURVE_POINTS = 96
 };
 
-/* One scale: `low` to `high` (logarithms, but for the errors) onto pixels. */
-typedef struct scale {
-  double low, high;
-  double at_low, at_high; /* pixels */
-} scale;
-
 typedef struct scene {
   const kf_fit_row *row;
   int64_t n;
   const uint8_t *outlier;
   const kf_fit *fit;
-  scale x, y;          /* log seconds */
-  scale length, error; /* log tokens; relative */
+  kfi_axis x, y;          /* log seconds */
+  kfi_axis length, error; /* log tokens; relative */
   double log_shortest, log_longest;
   uint8_t *spot; /* (SPOTS_WIDE, SPOTS_HIGH) what is drawn: 1 for a row, 2 for an outlier */
 } scene;
 
-static bool within(const scale *s, double value) { return value >= s->low && value <= s->high; }
-
-/* What lies beyond a scale is drawn at its end. */
-static double to_px(const scale *s, double value) {
-  double part = (value - s->low) / (s->high - s->low);
-  return s->at_low + fmin(fmax(part, 0), 1) * (s->at_high - s->at_low);
-}
+static bool within(const kfi_axis *s, double value) { return value >= s->low && value <= s->high; }
 
 static double predict(const kf_fit *f, double len) {
   return f->linear_s * len + f->quadratic_s * len * len + f->constant_s;
@@ -74,20 +62,20 @@ static double power_law(const kf_fit *f, double len) {
 
 static bool is_out(const scene *s, int64_t i) { return s->outlier && s->outlier[i]; }
 
-static void include(scale *s, double value) {
+static void include(kfi_axis *s, double value) {
   s->low = fmin(s->low, value);
   s->high = fmax(s->high, value);
 }
 
 /* Room about what is drawn, also where that is a single value. */
-static void widen(scale *s) {
+static void widen(kfi_axis *s) {
   double room = fmax(0.04 * (s->high - s->low), 0.05);
   s->low -= room;
   s->high += room;
 }
 
 static void lay_out(scene *s) {
-  const scale empty = {INFINITY, -INFINITY, 0, 0};
+  const kfi_axis empty = {INFINITY, -INFINITY, 0, 0};
   double most = 0.05;
   s->x = s->y = s->length = empty;
   for (int64_t i = 0; i < s->n; i++) {
@@ -103,7 +91,7 @@ static void lay_out(scene *s) {
     most = fmax(most, fmin(fabs(power_law(s->fit, len) / predict(s->fit, len) - 1), 0.6));
   }
   most = fmin(most * 1.08, 1);
-  s->error = (scale){-most, most, ERROR_BASE, ERROR_TOP};
+  s->error = (kfi_axis){-most, most, ERROR_BASE, ERROR_TOP};
   s->log_shortest = s->length.low;
   s->log_longest = s->length.high;
   widen(&s->x);
@@ -169,23 +157,18 @@ static bool has_label(int digit, double decade_px) {
 }
 
 /* A line and a label at a value of a logarithmic scale; across or up the plot. */
-static void put_tick(kfi_writer *b, const scale *s, double value, bool tokens, bool upright) {
-  double px = to_px(s, kfi_log(value));
+static void put_tick(kfi_writer *b, const kfi_axis *s, double value, bool tokens, bool upright) {
+  double px = kfi_axis_px(s, kfi_log(value));
   if (upright) {
     kfi_put_at(b, "<path class=\"grid\" d=\"M", LEFT, px);
-    kfi_put(b, "h%d\"/><text class=\"small\" text-anchor=\"end\" x=\"%d\" y=\"", PLOT_WIDTH,
-            LEFT - 6);
-    kfi_put_px(b, px + 4);
+    kfi_put(b, "h%d\"/>", PLOT_WIDTH);
+    kfi_put_small(b, "end", LEFT - 6, px + 4);
   } else {
     double base = tokens ? ERROR_BASE : BASE;
     kfi_put_at(b, "<path class=\"grid\" d=\"M", px, base);
-    kfi_put(b, "v%d\"/><text class=\"small\" text-anchor=\"middle\" x=\"",
-            tokens ? -ERROR_HEIGHT : -PLOT_HEIGHT);
-    kfi_put_px(b, px);
-    kfi_put(b, "\" y=\"");
-    kfi_put_px(b, base + 15);
+    kfi_put(b, "v%d\"/>", tokens ? -ERROR_HEIGHT : -PLOT_HEIGHT);
+    kfi_put_small(b, "middle", px, base + 15);
   }
-  kfi_put(b, "\">");
   if (tokens)
     kfi_put_number(b, value, 0, true);
   else
@@ -193,7 +176,7 @@ static void put_tick(kfi_writer *b, const scale *s, double value, bool tokens, b
   kfi_put(b, "</text>\n");
 }
 
-static void put_ticks(kfi_writer *b, const scale *s, bool tokens, bool upright) {
+static void put_ticks(kfi_writer *b, const kfi_axis *s, bool tokens, bool upright) {
   static const int digits[] = {1, 2, 5};
   const double ten = 2.302585092994046;
   double decade_px = fabs(s->at_high - s->at_low) / (s->high - s->low) * ten;
@@ -213,13 +196,12 @@ static void put_error_ticks(kfi_writer *b, const scene *s) {
   int k = 0;
   while (k < 5 && s->error.high / steps[k] > 3.5) k++;
   for (int i = -3; i <= 3; i++) {
-    double value = i * steps[k], y = to_px(&s->error, value);
+    double value = i * steps[k], y = kfi_axis_px(&s->error, value);
     if (fabs(value) > s->error.high) continue;
     kfi_put_at(b, i == 0 ? "<path class=\"fit\" d=\"M" : "<path class=\"grid\" d=\"M", LEFT, y);
-    kfi_put(b, "h%d\"/><text class=\"small\" text-anchor=\"end\" x=\"%d\" y=\"", PLOT_WIDTH,
-            LEFT - 6);
-    kfi_put_px(b, y + 4);
-    kfi_put(b, "\">%s", i > 0 ? "+" : "");
+    kfi_put(b, "h%d\"/>", PLOT_WIDTH);
+    kfi_put_small(b, "end", LEFT - 6, y + 4);
+    kfi_put(b, i > 0 ? "+" : "");
     kfi_put_number(b, value * 100, 0, true);
     kfi_put(b, "%%</text>\n");
   }
@@ -233,9 +215,10 @@ static void put_rows(kfi_writer *b, scene *s, bool errors, bool outliers) {
     if (is_out(s, i) != outliers) continue;
     double len = (double)s->row[i].len, predicted = predict(s->fit, len);
     double seconds = s->row[i].seconds;
-    double x = errors ? to_px(&s->length, kfi_log(len)) : to_px(&s->x, kfi_log(predicted));
-    double y =
-      errors ? to_px(&s->error, fmin(seconds / predicted - 1, 10)) : to_px(&s->y, kfi_log(seconds));
+    double x =
+      errors ? kfi_axis_px(&s->length, kfi_log(len)) : kfi_axis_px(&s->x, kfi_log(predicted));
+    double y = errors ? kfi_axis_px(&s->error, fmin(seconds / predicted - 1, 10))
+                      : kfi_axis_px(&s->y, kfi_log(seconds));
     int column = (int)((x - LEFT) / SPOT);
     int line = (int)((y - (errors ? ERROR_TOP : TOP)) / SPOT);
     uint8_t *spot = &s->spot[line * SPOTS_WIDE + column];
@@ -257,11 +240,11 @@ static void put_curve(kfi_writer *b, const scene *s, bool errors, bool power) {
     double log_len = s->log_shortest + part * (s->log_longest - s->log_shortest);
     double len = kfi_exp(log_len), predicted = predict(s->fit, len);
     double seconds = fmin(fmax(power ? power_law(s->fit, len) : predicted, 1e-300), 1e300);
-    const scale *across = errors ? &s->length : &s->x, *up = errors ? &s->error : &s->y;
+    const kfi_axis *across = errors ? &s->length : &s->x, *up = errors ? &s->error : &s->y;
     double x = errors ? log_len : kfi_log(predicted);
     double y = errors ? seconds / predicted - 1 : kfi_log(seconds);
     bool seen = within(across, x) && within(up, y);
-    if (seen) kfi_put_at(b, down ? "L" : "M", to_px(across, x), to_px(up, y));
+    if (seen) kfi_put_at(b, down ? "L" : "M", kfi_axis_px(across, x), kfi_axis_px(up, y));
     down = seen;
   }
   kfi_put(b, "\"/>\n");

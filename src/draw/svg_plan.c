@@ -20,9 +20,7 @@
 #include <math.h>
 
 #include "../status.h"
-#include "../writer.h"
-
-static void put_px(kfi_writer *b, double px) { kfi_put_number(b, px, 2, true); }
+#include "picture.h"
 
 /* ------------------------------------------------------------------- the layout */
 
@@ -162,35 +160,21 @@ static void put_legend(kfi_writer *b, const kf_plan *plan) {
 static void put_grid(kfi_writer *b, const layout *l, int base) {
   for (int i = 0; i * l->tick_s <= l->top_s * (1 + 1e-9); i++) {
     double y = base - i * l->tick_s * l->px_per_s;
-    kfi_put(b, "<path class=\"%s\" d=\"M%d ", i == 0 ? "axis" : "grid", LEFT);
-    put_px(b, y);
-    kfi_put(b, "h%d\"/><text class=\"small\" text-anchor=\"end\" x=\"%d\" y=\"", PLOT_WIDTH,
-            LEFT - 6);
-    put_px(b, y + 4);
-    kfi_put(b, "\">");
+    kfi_put_at(b, i == 0 ? "<path class=\"axis\" d=\"M" : "<path class=\"grid\" d=\"M", LEFT, y);
+    kfi_put(b, "h%d\"/>", PLOT_WIDTH);
+    kfi_put_small(b, "end", LEFT - 6, y + 4);
     kfi_put_seconds(b, i * l->tick_s, true);
     kfi_put(b, "</text>\n");
   }
 }
 
 static void put_bar(kfi_writer *b, const layout *l, int32_t column, double y, double height) {
-  if (!(height > 0.004)) return;
-  kfi_put(b, "M");
-  put_px(b, column_x(l, column));
-  kfi_put(b, " ");
-  put_px(b, y);
-  kfi_put(b, "h");
-  put_px(b, l->bar);
-  kfi_put(b, "v");
-  put_px(b, -height);
-  kfi_put(b, "h");
-  put_px(b, -l->bar);
-  kfi_put(b, "z");
+  if (height > 0.004) kfi_put_block(b, column_x(l, column), y, l->bar, -height);
 }
 
 static void put_line(kfi_writer *b, const layout *l, int base, const char *kind, double s) {
-  kfi_put(b, "<path class=\"%s\" d=\"M%d ", kind, LEFT);
-  put_px(b, base - fmin(s, l->top_s) * l->px_per_s);
+  kfi_put(b, "<path class=\"%s\" d=\"", kind);
+  kfi_put_at(b, "M", LEFT, base - fmin(s, l->top_s) * l->px_per_s);
   kfi_put(b, "h%d\"/>\n", PLOT_WIDTH);
 }
 
@@ -234,9 +218,8 @@ static void put_after(kfi_writer *b, const kf_plan *plan, const layout *l) {
 static void put_ranks(kfi_writer *b, const kf_plan *plan, const layout *l) {
   for (int64_t r = 0; r < plan->n_ranks; r += l->tick_ranks) {
     double x = column_x(l, (int32_t)(r / l->ranks_per_column)) + l->bar / 2;
-    kfi_put(b, "<text class=\"small\" text-anchor=\"middle\" y=\"%d\" x=\"", AFTER_BASE + 15);
-    put_px(b, x);
-    kfi_put(b, "\">%" PRId64 "</text>\n", r);
+    kfi_put_small(b, "middle", x, AFTER_BASE + 15);
+    kfi_put(b, "%" PRId64 "</text>\n", r);
   }
   kfi_put(b, "<text class=\"small\" x=\"%d\" y=\"%d\">", LEFT, AFTER_BASE + 33);
   if (l->ranks_per_column > 1)
@@ -252,14 +235,12 @@ static void put_nodes(kfi_writer *b, const kf_plan *plan, const layout *l) {
     double x = LEFT + l->pitch / l->ranks_per_column * r;
     int32_t left = plan->n_ranks - r;
     for (int k = 0; r > 0 && k < 2; k++) {
-      kfi_put(b, "<path class=\"node\" d=\"M");
-      put_px(b, x);
-      kfi_put(b, " %dv%d\"/>\n", k ? AFTER_BASE : BEFORE_BASE, -PLOT_HEIGHT);
+      kfi_put_at(b, "<path class=\"node\" d=\"M", x, k ? AFTER_BASE : BEFORE_BASE);
+      kfi_put(b, "v%d\"/>\n", -PLOT_HEIGHT);
     }
     if (node_px < 48) continue;
-    kfi_put(b, "<text class=\"small\" text-anchor=\"middle\" y=\"%d\" x=\"", AFTER_BASE + 33);
-    put_px(b, x + fmin(node_px, l->pitch * left) / 2);
-    kfi_put(b, "\">node %" PRId32 "</text>\n", node);
+    kfi_put_small(b, "middle", x + fmin(node_px, l->pitch * left) / 2, AFTER_BASE + 33);
+    kfi_put(b, "node %" PRId32 "</text>\n", node);
   }
 }
 

@@ -25,11 +25,9 @@
 
 enum { PID = 1, TID_OF_RANK_0 = 1 };
 
-kf_status kf_trace_begin(int32_t n_ranks, char **out) {
-  if (!out) return kfi_fail(KF_EINVAL, "kf_trace_begin: out is NULL");
+kf_status kfi_trace_begin(int32_t n_ranks, char **out) {
   if (n_ranks < 1 || n_ranks > KF_MAX_RANKS)
-    return kfi_fail(KF_EINVAL, "kf_trace_begin: %" PRId32 " ranks, expected 1 to %d", n_ranks,
-                    KF_MAX_RANKS);
+    return kfi_fail(KF_EINVAL, "%" PRId32 " ranks, expected 1 to %d", n_ranks, KF_MAX_RANKS);
   kfi_writer w = {0};
   kfi_put(&w,
           "[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":"
@@ -85,8 +83,8 @@ static void put_rank(kfi_writer *w, const kf_metrics *m, int32_t r) {
   }
 }
 
-kf_status kf_trace_step(const kf_metrics *metrics, char **out) {
-  kf_status status = kfi_metrics_check("kf_trace_step", metrics, out);
+kf_status kfi_trace_step(const kf_metrics *metrics, char **out) {
+  kf_status status = kfi_metrics_check("kf_outputs_step", metrics, out);
   if (status) return status;
   kfi_writer w = {0};
   if (metrics->step >= 0) {
@@ -102,8 +100,7 @@ kf_status kf_trace_step(const kf_metrics *metrics, char **out) {
   return kfi_writer_take(&w, "a step of a trace", out);
 }
 
-kf_status kf_trace_end(char **out) {
-  if (!out) return kfi_fail(KF_EINVAL, "kf_trace_end: out is NULL");
+kf_status kfi_trace_end(char **out) {
   kfi_writer w = {0};
   kfi_put(&w, "\n]\n");
   return kfi_writer_take(&w, "the end of a trace", out);

@@ -246,9 +246,7 @@ kf_status kf_fit_rows(const kf_fit_row *rows, int64_t n_rows, double *slowness, 
   kfi_layout layout = {0};
   kfi_buffer buffer = {0};
   lay(&layout, n_rows, n_ranks, &f);
-  layout.base = kfi_buffer_reserve(&buffer, layout.n_bytes);
-  if (!layout.base) return KF_ENOMEM;
-  layout.n_bytes = 0;
+  if (!kfi_layout_reserve(&layout, &buffer)) return KF_ENOMEM;
   lay(&layout, n_rows, n_ranks, &f);
 
   kf_fit fit = {.n_rows = n_rows, .n_ranks = n_ranks};

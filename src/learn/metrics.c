@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../numbers.h"
 #include "../real.h"
 #include "scheduler.h"
 
@@ -231,7 +232,6 @@ static void tell(kf_scheduler *s, double *before, double now, const char *format
 }
 
 static void class_drift(kf_scheduler *s, bool calibrated) {
-  static const char *const kinds[] = {"unknown", "image", "keyframes", "video"};
   const kfi_history *h = &s->history;
   for (int32_t i = 0; i < h->n_slots; i++) {
     int32_t c = h->class_of[i], kind, resolution;
@@ -240,7 +240,8 @@ static void class_drift(kf_scheduler *s, bool calibrated) {
     if (!calibrated)
       s->drift_class[c] = now;
     else if (has_moved(s->drift_class[c], now, error))
-      tell(s, &s->drift_class[c], now, "correction of %s, %d pixels", kinds[kind], resolution);
+      tell(s, &s->drift_class[c], now, "correction of %s, %d pixels", kfi_kind_word(kind),
+           resolution);
   }
 }
 

@@ -46,10 +46,8 @@ static void lay(kf_scheduler *s, kfi_layout *layout) {
 kf_status kfi_scheduler_lay(kf_scheduler *s) {
   kfi_layout layout = {0};
   lay(s, &layout);
-  layout.base = kfi_buffer_reserve(&s->memory, layout.n_bytes);
-  if (!layout.base) return KF_ENOMEM;
+  if (!kfi_layout_reserve(&layout, &s->memory)) return KF_ENOMEM;
   memset(layout.base, 0, s->memory.n_bytes);
-  layout.n_bytes = 0;
   lay(s, &layout);
   return KF_OK;
 }
@@ -250,7 +248,7 @@ static kf_status correct(kf_scheduler *s, const kf_batch *batch, kf_batch *out) 
   double *factor = kfi_buffer_reserve(&s->factors, (size_t)batch->n_seqs * sizeof *factor);
   if (!factor) return KF_ENOMEM;
   for (int64_t i = 0; i < batch->n_seqs; i++) {
-    double given = batch->factor ? batch->factor[i] : 1;
+    double given = kfi_factor(batch, i);
     factor[i] = given * s->correction[kfi_class(&batch->profile[i])];
     if (given > 0 && given <= 1e6) factor[i] = fmin(fmax(factor[i], 1e-300), 1e6);
   }

@@ -324,7 +324,7 @@ static kf_status read_state(const char *path, bool *missing, char **data, size_t
   kf_status status = KF_OK;
   *missing = !path || !*path || strcmp(path, "-") == 0;
   if (!*missing) status = kfi_file_read(path, 0, missing, data, n_bytes);
-  return status ? kfi_fail(status, "state_file: %s", kf_last_error()) : KF_OK;
+  return kfi_fail_in(status, "state_file");
 }
 
 kf_status kf_scheduler_save_file(const kf_scheduler *s, const char *path) {
@@ -334,7 +334,7 @@ kf_status kf_scheduler_save_file(const kf_scheduler *s, const char *path) {
   kf_status status = kf_scheduler_save(s, &data, &n_bytes);
   if (!status) status = kf_file_replace(path, data, n_bytes);
   free(data);
-  return status ? kfi_fail(status, "state_file: %s", kf_last_error()) : KF_OK;
+  return kfi_fail_in(status, "state_file");
 }
 
 kf_status kf_scheduler_restore_file(kf_scheduler *s, const char *path) {
@@ -345,7 +345,7 @@ kf_status kf_scheduler_restore_file(kf_scheduler *s, const char *path) {
   if (status || missing) return status;
   status = kf_scheduler_restore(s, path, data ? data : "", n_bytes);
   free(data);
-  return status ? kfi_fail(status, "state_file: %s", kf_last_error()) : KF_OK;
+  return kfi_fail_in(status, "state_file");
 }
 
 kf_status kf_scheduler_read_start(const char *path, kf_cost *cost, int *found) {
@@ -362,10 +362,8 @@ kf_status kf_scheduler_read_start(const char *path, kf_cost *cost, int *found) {
     if (!status) kfi_words(&a, head, 2), walk_start(&a, &start);
     if (!status && a.bad)
       status = kfi_fail(KF_EINVAL, "%s: a state that no scheduler can be in", path);
-    if (status)
-      status = kfi_fail(status, "state_file: %s", kf_last_error());
-    else
-      *cost = start;
+    status = kfi_fail_in(status, "state_file");
+    if (!status) *cost = start;
   }
   free(data);
   if (!status) *found = !missing;

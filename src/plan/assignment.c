@@ -13,29 +13,32 @@
 
 #define STEEP 1.02 /* loads this far above the target are all alike to the objective */
 
+/* From `load` to `slot` lies what a copy takes over, then slots; from `delta` to `dirty` what is 0
+** between trials. */
 void kfi_assignment_layout(kfi_assignment *st, kfi_layout *lay, int64_t n_items, int32_t n_slots) {
   const kfi_world *w = st->world;
   int64_t n_bags = w->n_bags, n_ranks = w->n_ranks;
+  bool mem = w->cap || w->affinity == KF_AFFINITY_SPREAD;
   st->n_items = n_items;
   st->n_slots = n_slots;
   st->load = KFI_TAKE(lay, double, n_bags);
   st->extra = KFI_TAKE(lay, double, w->max_bag > 1 ? n_ranks : 0);
   st->ulysses_s = KFI_TAKE(lay, double, n_bags);
-  bool mem = w->cap || w->affinity == KF_AFFINITY_SPREAD;
   st->mem = mem ? KFI_TAKE(lay, int64_t, n_bags) : NULL;
-  st->mem_delta = mem ? KFI_TAKE(lay, int64_t, n_bags) : NULL;
   st->first = KFI_TAKE(lay, int32_t, n_bags);
   st->last = KFI_TAKE(lay, int32_t, n_bags);
   st->next = KFI_TAKE(lay, int32_t, n_items);
   st->prev = KFI_TAKE(lay, int32_t, n_items);
   st->where = KFI_TAKE(lay, int32_t, n_items);
-  st->slot = KFI_TAKE(lay, kfi_slot, n_slots);
   st->rank_slot = KFI_TAKE(lay, int32_t, n_ranks);
+  st->slot = KFI_TAKE(lay, kfi_slot, n_slots);
+
   st->delta = KFI_TAKE(lay, double, n_bags);
-  st->touched = KFI_TAKE(lay, int32_t, 4 * n_bags + 8);
-  st->dirty = KFI_TAKE(lay, int32_t, n_bags);
-  st->is_dirty = KFI_TAKE(lay, bool, n_bags);
+  st->mem_delta = mem ? KFI_TAKE(lay, int64_t, n_bags) : NULL;
   st->worth = KFI_TAKE(lay, double, n_bags);
+  st->is_dirty = KFI_TAKE(lay, bool, n_bags);
+  st->dirty = KFI_TAKE(lay, int32_t, n_bags);
+  st->touched = KFI_TAKE(lay, int32_t, 4 * n_bags + 8);
   st->set = KFI_TAKE(lay, kfi_share, n_ranks);
   st->set_b = KFI_TAKE(lay, kfi_share, n_ranks);
   st->set_cost = KFI_TAKE(lay, double, n_ranks);
@@ -76,23 +79,9 @@ void kfi_assignment_reset(kfi_assignment *st) {
 }
 
 void kfi_assignment_copy(kfi_assignment *to, const kfi_assignment *from) {
-  const kfi_world *w = from->world;
-  size_t n_bags = (size_t)w->n_bags, n_ranks = (size_t)w->n_ranks, n = (size_t)from->n_items;
-  memcpy(to->load, from->load, n_bags * sizeof(double));
-  if (w->max_bag > 1) memcpy(to->extra, from->extra, n_ranks * sizeof(double));
-  if (from->mem) memcpy(to->mem, from->mem, n_bags * sizeof(int64_t));
-  memcpy(to->first, from->first, n_bags * sizeof(int32_t));
-  memcpy(to->last, from->last, n_bags * sizeof(int32_t));
-  memcpy(to->next, from->next, n * sizeof(int32_t));
-  memcpy(to->prev, from->prev, n * sizeof(int32_t));
-  memcpy(to->where, from->where, n * sizeof(int32_t));
+  memcpy(to->load, from->load, (size_t)((char *)from->slot - (char *)from->load));
   memcpy(to->slot, from->slot, (size_t)from->n_used * sizeof(kfi_slot));
-  memcpy(to->rank_slot, from->rank_slot, n_ranks * sizeof(int32_t));
-  memcpy(to->ulysses_s, from->ulysses_s, n_bags * sizeof(double));
-  memset(to->delta, 0, n_bags * sizeof(double)); /* between trials, and nothing is dirty */
-  memset(to->worth, 0, n_bags * sizeof(double));
-  memset(to->is_dirty, 0, n_bags * sizeof(bool));
-  if (to->mem) memset(to->mem_delta, 0, n_bags * sizeof(int64_t));
+  memset(to->delta, 0, (size_t)((char *)to->dirty - (char *)to->delta));
   to->n_touched = to->n_dirty = 0;
   to->bytes_delta = 0;
   to->free_slot = from->free_slot;

@@ -18,12 +18,13 @@
 ** Linear in the rank's chunks and, for split sequences, in their ranks; a binary search for a peer.
 ** Peers are those of the plan's pairs, so nothing here is as long as there are ranks.
 */
-#include "exchange.h"
-
+#include <assert.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
+#include "../memory.h"
 #include "../numbers.h"
+#include "../status.h"
 
 /* A list of runs while it grows. */
 typedef struct list {
@@ -78,6 +79,7 @@ static int64_t find(const builder *b, int64_t peer) {
     else
       high = middle;
   }
+  assert(low < b->n_pairs && b->pair[low].peer == peer);
   return low;
 }
 
@@ -243,8 +245,14 @@ static kf_status check(const kf_plan *plan, int32_t rank, kf_exchange_kind kind,
   return KF_OK;
 }
 
-kf_status kfi_exchange_build(const kf_plan *plan, int32_t rank, kf_exchange_kind kind,
-                             int32_t heads, kfi_exchange_memory *memory, kf_exchange *out) {
+/* A table that brings its memory. */
+typedef struct owner {
+  kf_exchange exchange; /* first: it is what the caller has */
+  kfi_buffer block, scratch;
+} owner;
+
+static kf_status make(const kf_plan *plan, int32_t rank, kf_exchange_kind kind, int32_t heads,
+                      owner *to) {
   kf_status status = check(plan, rank, kind, heads);
   if (status) return status;
   const int64_t *off = is_ulysses(kind) ? plan->ulysses_off : plan->route_off;
@@ -252,7 +260,7 @@ kf_status kfi_exchange_build(const kf_plan *plan, int32_t rank, kf_exchange_kind
   b.heads = !is_ulysses(kind) ? 1 : heads ? heads : plan->heads;
   b.pair = (is_ulysses(kind) ? plan->ulysses : plan->route) + off[rank];
   size_t n_lists = (size_t)b.n_pairs + 1;
-  b.list[0] = kfi_buffer_reserve(&memory->scratch, 2 * n_lists * sizeof(list));
+  b.list[0] = kfi_buffer_reserve(&to->scratch, 2 * n_lists * sizeof(list));
   if (!b.list[0]) return KF_ENOMEM;
   b.list[1] = b.list[0] + n_lists;
   for (size_t i = 0; i < 2 * n_lists; i++) b.list[0][i].at = 0;
@@ -266,7 +274,6 @@ kf_status kfi_exchange_build(const kf_plan *plan, int32_t rank, kf_exchange_kind
   kf_chunk *held = NULL;
   int64_t *run_off[2];
   for (int pass = 0; pass < 2; pass++) {
-    lay.n_bytes = 0;
     peer = KFI_TAKE(&lay, kf_pair, b.n_pairs);
     held = KFI_TAKE(&lay, kf_chunk, n_mine);
     b.segment = KFI_TAKE(&lay, kf_segment, is_ulysses(kind) ? n_mine : 0);
@@ -274,52 +281,49 @@ kf_status kfi_exchange_build(const kf_plan *plan, int32_t rank, kf_exchange_kind
       run_off[side] = KFI_TAKE(&lay, int64_t, b.n_pairs + 2);
       b.run[side] = KFI_TAKE(&lay, kf_run, n_runs[side]);
     }
-    if (!pass && !(lay.base = kfi_buffer_reserve(&memory->block, lay.n_bytes))) return KF_ENOMEM;
+    if (!pass && !kfi_layout_reserve(&lay, &to->block)) return KF_ENOMEM;
   }
   walk(&b);
-  *out = (kf_exchange){.kind = kind,
-                       .n_ranks = plan->n_ranks,
-                       .rank = rank,
-                       .heads = b.heads,
-                       .busy = off[plan->n_ranks] > 0,
-                       .hash = kfi_hash(plan->hash, (int64_t[]){kind, b.heads}, 2),
-                       .n_units = {b.n_units[0], b.n_units[1]},
-                       .n_segments = b.n_segments,
-                       .segment = b.segment};
-  list_peers(&b, out, peer, run_off);
-  list_held(&b, out, held);
+  to->exchange = (kf_exchange){.kind = kind,
+                               .n_ranks = plan->n_ranks,
+                               .rank = rank,
+                               .heads = b.heads,
+                               .busy = off[plan->n_ranks] > 0,
+                               .hash = kfi_hash(plan->hash, (int64_t[]){kind, b.heads}, 2),
+                               .n_units = {b.n_units[0], b.n_units[1]},
+                               .n_segments = b.n_segments,
+                               .segment = b.segment};
+  list_peers(&b, &to->exchange, peer, run_off);
+  list_held(&b, &to->exchange, held);
   return KF_OK;
 }
 
-/* A table that brings its memory. */
-typedef struct owner {
-  kf_exchange exchange; /* first: it is what the caller has */
-  kfi_exchange_memory memory;
-} owner;
-
 kf_status kf_exchange_renew(const kf_plan *plan, int32_t rank, kf_exchange_kind kind, int32_t heads,
-                            kf_exchange *exchange) {
+                            kf_exchange **exchange) {
   if (!exchange) return kfi_fail(KF_EINVAL, "kf_exchange_renew: exchange is NULL");
-  return kfi_exchange_build(plan, rank, kind, heads, &((owner *)exchange)->memory, exchange);
+  owner *table = (owner *)*exchange;
+  if (!table && !(table = calloc(1, sizeof *table)))
+    return kfi_fail_memory(sizeof *table, "an exchange");
+  kf_status status = make(plan, rank, kind, heads, table);
+  if (!status)
+    *exchange = &table->exchange;
+  else if (!*exchange)
+    kf_exchange_free(&table->exchange);
+  return status;
 }
 
 kf_status kf_exchange_create(const kf_plan *plan, int32_t rank, kf_exchange_kind kind,
                              int32_t heads, kf_exchange **out) {
   if (!out) return kfi_fail(KF_EINVAL, "kf_exchange_create: out is NULL");
-  owner *made = calloc(1, sizeof *made);
-  if (!made) return kfi_fail_memory(sizeof *made, "an exchange");
-  kf_status status = kf_exchange_renew(plan, rank, kind, heads, &made->exchange);
-  if (status)
-    kf_exchange_free(&made->exchange);
-  else
-    *out = &made->exchange;
+  kf_exchange *made = NULL;
+  kf_status status = kf_exchange_renew(plan, rank, kind, heads, &made);
+  if (!status) *out = made;
   return status;
 }
 
 void kf_exchange_free(kf_exchange *exchange) {
   if (!exchange) return;
-  kfi_exchange_memory *memory = &((owner *)exchange)->memory;
-  kfi_buffer_free(&memory->block);
-  kfi_buffer_free(&memory->scratch);
+  kfi_buffer_free(&((owner *)exchange)->block);
+  kfi_buffer_free(&((owner *)exchange)->scratch);
   free(exchange);
 }

@@ -81,10 +81,9 @@ typedef struct kfi_assignment {
   double bytes_per_s; /* where links are free: what a second at the target may cost; else 0 */
   double bytes_delta; /* of the trial */
 
-  double *load, *extra; /* (n_bags), (n_ranks) seconds */
-  double *ulysses_s;    /* (n_bags) of a token of a whole sequence */
-  int64_t
-    *mem; /* (n_bags) tokens that the cap counts on its fullest rank; with caps or to spread */
+  double *load, *extra;  /* (n_bags), (n_ranks) seconds */
+  double *ulysses_s;     /* (n_bags) of a token of a whole sequence */
+  int64_t *mem;          /* (n_bags) tokens that the cap counts on its fullest rank, or NULL */
   int32_t *first, *last; /* (n_bags) whole items on the bag; -1: none */
   int32_t *next, *prev;  /* (n_items) in that list */
   int32_t *where;        /* (n_items) bag; ~slot of a split sequence's first share */
@@ -110,8 +109,7 @@ typedef struct kfi_assignment {
 
 /* Lay the arrays out; all but the pointers is undefined until kfi_assignment_reset. */
 void kfi_assignment_layout(kfi_assignment *st, kfi_layout *lay, int64_t n_items, int32_t n_slots);
-void kfi_assignment_reset(
-  kfi_assignment *st); /* nothing placed but sequences of no tokens, at home */
+void kfi_assignment_reset(kfi_assignment *st); /* only sequences of no tokens are placed, at home */
 void kfi_assignment_copy(kfi_assignment *to, const kfi_assignment *from);
 
 /*
@@ -123,10 +121,10 @@ double kfi_price_set(const kfi_assignment *st, int64_t j, const kfi_share *set, 
 /* The same for a whole sequence: seconds of each of the bag's ranks, and of its home. */
 double kfi_price_whole(const kfi_assignment *st, int64_t j, int32_t bag, double *home_s);
 
-/* Change the assignment. An item is placed once; take it off before it goes elsewhere. */
+/* Change the assignment. An item is placed once; take it off before it goes elsewhere. A set needs a slot
+** for each share; false: there are too few. */
 void kfi_put_whole(kfi_assignment *st, int64_t j, int32_t bag);
-bool kfi_put_set(kfi_assignment *st, int64_t j, const kfi_share *set,
-                 int32_t n); /* false: no slots */
+bool kfi_put_set(kfi_assignment *st, int64_t j, const kfi_share *set, int32_t n);
 void kfi_take_off(kfi_assignment *st, int64_t j);
 
 /* Forget which loads changed. */

@@ -15,16 +15,14 @@ void kfi_order(const kfi_world *w, const kf_batch *batch, kfi_sorter *sorter, kf
     for (int64_t i = batch->rank_off[r]; i < batch->rank_off[r + 1]; i++) sorter->home[i] = r;
   }
   for (int64_t i = 0; i < n; i++) {
-    double l = (double)batch->len[i], f = batch->factor ? batch->factor[i] : 1;
-    double exact = f * (w->linear_s * l + w->quadratic_s * l * l + w->constant_s);
-    uint64_t rising = kfi_sort_real(exact < FLT_MAX ? exact : FLT_MAX);
+    double work = kfi_work(w, batch, i);
+    uint64_t rising = kfi_sort_real(work < FLT_MAX ? work : FLT_MAX);
     key[i] = (~rising >> 32 << 32) | (uint64_t)i;
   }
   key = kfi_sort_high(key, sorter->spare, n);
   for (int64_t k = 0; k < n; k++) {
     int64_t i = (int64_t)(uint32_t)key[k];
-    double l = (double)batch->len[i], f = batch->factor ? batch->factor[i] : 1;
-    double work = f * (w->linear_s * l + w->quadratic_s * l * l + w->constant_s);
-    item[k] = (kfi_item){work, f, batch->len[i], sorter->home[i], (int32_t)i};
+    item[k] = (kfi_item){kfi_work(w, batch, i), kfi_factor(batch, i), batch->len[i],
+                         sorter->home[i], (int32_t)i};
   }
 }

@@ -36,8 +36,8 @@ kf_status kfi_parts_choose(const kfi_world *w, const kf_batch *batch, const int6
     if (k->part != KF_PART_SPLIT) continue;
     if (chunk[first].seq != k->seq) first = c;
     join(parent, (int32_t)chunk[first].destination, (int32_t)k->destination);
-    room[k->destination] -= (batch->factor ? batch->factor[k->seq] : 1) * w->linear_s *
-                            (double)k->length * w->slow[k->destination];
+    room[k->destination] -=
+      kfi_factor(batch, k->seq) * w->linear_s * (double)k->length * w->slow[k->destination];
   }
   for (int32_t r = 0; r < n; r++) {
     int32_t root = find(parent, r);
@@ -47,11 +47,9 @@ kf_status kfi_parts_choose(const kfi_world *w, const kf_batch *batch, const int6
 
   for (int64_t c = 0; c < n_chunks; c++) {
     kf_chunk *k = &chunk[c];
-    double l = (double)k->length, *left = &room[k->destination];
+    double *left = &room[k->destination];
     if (k->part == KF_PART_SPLIT || !(*left > 0)) continue;
-    double work = (batch->factor ? batch->factor[k->seq] : 1) *
-                  (w->linear_s * l + w->quadratic_s * l * l + w->constant_s) *
-                  w->slow[k->destination];
+    double work = kfi_work(w, batch, k->seq) * w->slow[k->destination];
     if (*left < work / 2) continue;
     k->part = KF_PART_EARLY;
     *left -= work;

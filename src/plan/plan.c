@@ -234,9 +234,8 @@ static kf_status build_pairs(kfi_plan_store *store) {
     t.top = KFI_TAKE(&lay, uint64_t, t.n_top);
     if (pass) break;
     size_t n_bytes = lay.n_bytes;
-    if (!(lay.base = kfi_buffer_reserve(&store->scratch, n_bytes))) return KF_ENOMEM;
+    if (!kfi_layout_reserve(&lay, &store->scratch)) return KF_ENOMEM;
     memset(lay.base, 0, n_bytes);
-    lay.n_bytes = 0;
   }
   for (int64_t c = 0; c < p->n_chunks; c++)
     n_route += p->chunk[c].destination != p->chunk[c].source;
@@ -251,12 +250,11 @@ static kf_status build_pairs(kfi_plan_store *store) {
   int64_t *route_off = NULL, *ulysses_off = NULL;
   kf_pair *route = NULL, *ulysses = NULL;
   for (int pass = 0; pass < 2; pass++) {
-    out.n_bytes = 0;
     route_off = KFI_TAKE(&out, int64_t, n + 1);
     ulysses_off = KFI_TAKE(&out, int64_t, n + 1);
     route = KFI_TAKE(&out, kf_pair, n_route);
     ulysses = KFI_TAKE(&out, kf_pair, n_ulysses);
-    if (!pass && !(out.base = kfi_buffer_reserve(&store->pairs, out.n_bytes))) return KF_ENOMEM;
+    if (!pass && !kfi_layout_reserve(&out, &store->pairs)) return KF_ENOMEM;
   }
   write_pairs(&t, p, tally_route, route_off, route);
   write_pairs(&t, p, tally_ulysses, ulysses_off, ulysses);
@@ -279,7 +277,7 @@ static void price_ranks(const tables *to, const kf_plan *p, const kfi_world *w,
   for (int64_t i = 0; i < p->n_chunks; i++) {
     const kf_chunk *c = &p->chunk[i];
     int64_t len = batch->len[c->seq];
-    double l = (double)len, f = batch->factor ? batch->factor[c->seq] : 1;
+    double l = (double)len, f = kfi_factor(batch, c->seq);
     kfi_share s = {(int32_t)c->destination, (int32_t)c->heads, c->length};
     compute_s[s.rank] +=
       f * (w->linear_s * (double)c->length +
@@ -289,10 +287,8 @@ static void price_ranks(const tables *to, const kf_plan *p, const kfi_world *w,
   for (int32_t r = 0; r < p->n_ranks; r++) {
     double sum = 0;
     compute_s[r] *= w->slow[r];
-    for (int64_t i = batch->rank_off[r]; i < batch->rank_off[r + 1]; i++) {
-      double l = (double)batch->len[i], f = batch->factor ? batch->factor[i] : 1;
-      sum += f * (w->linear_s * l + w->quadratic_s * l * l + w->constant_s);
-    }
+    for (int64_t i = batch->rank_off[r]; i < batch->rank_off[r + 1]; i++)
+      sum += kfi_work(w, batch, i);
     to->before_s[r] = sum * w->slow[r];
 
     double comm = w->route_latency_s * (double)(p->route_off[r + 1] - p->route_off[r]) +
@@ -371,8 +367,7 @@ kf_status kfi_plan_build(kfi_plan_store *store, const kfi_world *world, const kf
                  .n_chunks = n_chunks};
   kfi_layout lay = {0};
   take_tables(&lay, n_ranks, n, n_chunks);
-  if (!(lay.base = kfi_buffer_reserve(&store->tables, lay.n_bytes))) return KF_ENOMEM;
-  lay.n_bytes = 0;
+  if (!kfi_layout_reserve(&lay, &store->tables)) return KF_ENOMEM;
   tables to = take_tables(&lay, n_ranks, n, n_chunks);
   p->chunk = to.chunk, p->seq_off = to.seq_off, p->send_off = to.send_off;
   p->home_row = to.home_row, p->home_rows = to.home_rows;

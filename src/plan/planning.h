@@ -70,6 +70,17 @@ static inline double kfi_route_s(const kfi_world *w, int32_t r, int32_t q) {
   return kfi_node(w, r) == kfi_node(w, q) ? w->route_intra_s : w->route_inter_s;
 }
 
+/* What a sequence of a batch computes over what the cost says. */
+static inline double kfi_factor(const kf_batch *batch, int64_t seq) {
+  return batch->factor ? batch->factor[seq] : 1;
+}
+
+/* Seconds that it takes whole, on a rank of speed 1. */
+static inline double kfi_work(const kfi_world *w, const kf_batch *batch, int64_t seq) {
+  double l = (double)batch->len[seq];
+  return kfi_factor(batch, seq) * (w->linear_s * l + w->quadratic_s * l * l + w->constant_s);
+}
+
 /* ------------------------------------------------------ order.c: work, largest first */
 
 /* A sequence as the search sees it. Items are sorted by falling work, rounded to single precision,

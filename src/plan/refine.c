@@ -165,27 +165,37 @@ static void try_leave(refiner *u, int32_t r, int32_t q) {
   if (above >= 0 && st->item[above].work < 2 * want) try_whole(u, above, q);
 }
 
-/* The pair of wholes on r and q whose exchange comes nearest to levelling: two fingers. True: it
-** levels them, there is no need to look further. */
-static bool try_exchange(refiner *u, int32_t r, int32_t q) {
-  kfi_assignment *st = u->st;
-  double want = level(st, r, q), best = want;
-  int32_t a = st->first[r], b = st->first[q], best_a = -1, best_b = -1, steps = 0;
-  while (a >= 0 && b >= 0) {
-    steps++;
-    double d = st->item[a].work - st->item[b].work, miss = fabs(d - want);
-    if (miss < best) {
-      best = miss;
-      best_a = a, best_b = b;
-    }
-    if (d > want)
+/* Of the exchanges that were looked at, the one that comes nearest to what is wanted. */
+typedef struct exchange {
+  double want, miss; /* work that should leave, and how far from it */
+  int32_t a, b;      /* who leaves (-1: none yet), and comes instead; -1: nobody does */
+} exchange;
+
+/* Look at the exchanges of items a, beside which work `more` leaves, and b, and of those behind them in
+** their lists: two fingers, since both fall. Stops after `most` steps; returns how many it took. */
+static int32_t walk_pairs(const kfi_assignment *st, int32_t a, int32_t b, double more, int32_t most,
+                          exchange *e) {
+  int32_t steps = 0;
+  while (a >= 0 && b >= 0 && steps++ < most) {
+    double d = more + st->item[a].work - st->item[b].work, miss = fabs(d - e->want);
+    if (miss < e->miss) *e = (exchange){e->want, miss, a, b};
+    if (d > e->want)
       a = st->next[a];
     else
       b = st->next[b];
   }
-  st->moves += steps / STEPS_A_MOVE;
-  if (best_a >= 0) try_swap(u, best_a, -1, best_b);
-  return best_a >= 0 && u->best.b == best_b && best <= want * GOOD_ENOUGH;
+  return steps;
+}
+
+/* The pair of wholes on r and q whose exchange comes nearest to levelling. True: it levels them, there
+** is no need to look further. */
+static bool try_exchange(refiner *u, int32_t r, int32_t q) {
+  kfi_assignment *st = u->st;
+  double want = level(st, r, q);
+  exchange e = {want, want, -1, -1};
+  st->moves += walk_pairs(st, st->first[r], st->first[q], 0, INT32_MAX, &e) / STEPS_A_MOVE;
+  if (e.a >= 0) try_swap(u, e.a, -1, e.b);
+  return e.a >= 0 && u->best.b == e.b && e.miss <= want * GOOD_ENOUGH;
 }
 
 /*
@@ -194,25 +204,16 @@ static bool try_exchange(refiner *u, int32_t r, int32_t q) {
 */
 static void try_two_for_one(refiner *u, int32_t r, int32_t q, int sign) {
   kfi_assignment *st = u->st;
-  double want = sign * level(st, r, q), best = fabs(want);
-  int32_t two = sign > 0 ? r : q, one = sign > 0 ? q : r, n = 0;
-  int32_t best_a = -1, best_b = -1, best_c = -1, steps = 0;
+  double want = sign * level(st, r, q);
+  int32_t two = sign > 0 ? r : q, one = sign > 0 ? q : r, n = 0, steps = 0, best_c = -1;
+  exchange e = {want, fabs(want), -1, -1};
   for (int32_t c = st->first[two]; c >= 0 && n < TWO_LIMIT; c = st->next[c], n++) {
-    int32_t a = st->next[c], b = st->first[one], end = steps + 4 * TWO_LIMIT;
-    while (a >= 0 && b >= 0 && steps++ < end) {
-      double d = st->item[c].work + st->item[a].work - st->item[b].work, miss = fabs(d - want);
-      if (miss < best) {
-        best = miss;
-        best_a = a, best_b = b, best_c = c;
-      }
-      if (d > want)
-        a = st->next[a];
-      else
-        b = st->next[b];
-    }
+    double least = e.miss, more = st->item[c].work;
+    steps += walk_pairs(st, st->next[c], st->first[one], more, 4 * TWO_LIMIT, &e);
+    if (e.miss < least) best_c = c;
   }
   st->moves += steps / 64; /* short lists, walked again and again: quick */
-  if (best_a >= 0) try_swap(u, best_a, best_c, best_b);
+  if (e.a >= 0) try_swap(u, e.a, best_c, e.b);
 }
 
 /* Add to `out`, which has n, the `most` least loaded of bags first .. end-1 that are lighter than
@@ -413,28 +414,15 @@ void kfi_zone_means(const kfi_assignment *st, double *zone_s) {
   for (int32_t m = 0; m < st->world->n_zones; m++) zone_s[m] = zone_mean(st, m);
 }
 
-typedef struct exchange {
-  double want, miss; /* work that should change zones, and how far from it */
-  int32_t a, b;      /* b = -1: a alone */
-} exchange;
-
 /* The exchange between ranks r and q that comes nearest to e->want. */
 static int32_t nearest_exchange(const kfi_assignment *st, int32_t r, int32_t q, exchange *e) {
-  int32_t a = st->first[r], b = st->first[q], steps = 0;
-  for (int32_t k = a; k >= 0; k = st->next[k], steps++) {
+  int32_t steps = 0;
+  for (int32_t k = st->first[r]; k >= 0; k = st->next[k], steps++) {
     double miss = fabs(st->item[k].work - e->want);
     if (miss < e->miss) *e = (exchange){e->want, miss, k, -1};
     if (st->item[k].work < e->want) break; /* falling: none nearer to come */
   }
-  for (; a >= 0 && b >= 0; steps++) {
-    double d = st->item[a].work - st->item[b].work, miss = fabs(d - e->want);
-    if (miss < e->miss) *e = (exchange){e->want, miss, a, b};
-    if (d > e->want)
-      a = st->next[a];
-    else
-      b = st->next[b];
-  }
-  return steps;
+  return steps + walk_pairs(st, st->first[r], st->first[q], 0, INT32_MAX, e);
 }
 
 /*

@@ -343,10 +343,9 @@ static kf_status write_solution(attempt *u, kfi_search *search) {
   }
   kfi_layout lay = {0};
   for (int pass = 0; pass < 2; pass++) {
-    lay.n_bytes = 0;
     u->out.split_off = KFI_TAKE(&lay, int64_t, n_splits + 1);
     u->out.share = KFI_TAKE(&lay, kfi_share, n_shares + w->max_bag);
-    if (!pass && !(lay.base = kfi_buffer_reserve(&search->shares, lay.n_bytes))) return KF_ENOMEM;
+    if (!pass && !kfi_layout_reserve(&lay, &search->shares)) return KF_ENOMEM;
   }
   memset(u->builder.room, 0, (size_t)w->n_ranks * sizeof(double));
   n_splits = n_shares = 0;
@@ -408,8 +407,7 @@ kf_status kfi_search_run(kfi_search *search, const kfi_world *world, const kf_ba
   u.n_slots = count_slots(world, batch);
   u.even = even_is_cheap(world, batch);
   layout(&u, &lay);
-  if (!(lay.base = kfi_buffer_reserve(&search->arrays, lay.n_bytes))) return KF_ENOMEM;
-  lay.n_bytes = 0;
+  if (!kfi_layout_reserve(&lay, &search->arrays)) return KF_ENOMEM;
   layout(&u, &lay);
 
   kfi_order(world, batch, &u.sorter, u.item);

@@ -238,9 +238,7 @@ kf_status kfi_world_create(const kf_planner_options *o, kfi_world *w, kfi_buffer
                   w->route_inter_s == 0 && k->latency_s == 0;
   kfi_layout lay = {0};
   copy_ranks(w, o, &lay);
-  lay.base = kfi_buffer_reserve(buffer, lay.n_bytes);
-  if (!lay.base) return KF_ENOMEM;
-  lay.n_bytes = 0;
+  if (!kfi_layout_reserve(&lay, buffer)) return KF_ENOMEM;
   copy_ranks(w, o, &lay);
   return KF_OK;
 }

@@ -386,7 +386,7 @@ static kf_status check(const kf_config *config, int32_t n_ranks, kf_config *fill
   if (!status) status = check_together(config);
   if (status || n_ranks == 0) return status;
   if ((status = kf_bags_parse(filled->bag_size, n_ranks, bags)))
-    return kfi_fail(status, "bag_size: %s", kf_last_error());
+    return kfi_fail_in(status, "bag_size");
   return kf_cost_preset(filled->model, filled->cluster, n_ranks, filled->gamma, cost);
 }
 
@@ -418,7 +418,7 @@ static kf_status load_cost(const char *path, kf_cost *cost) {
   kf_status status = kfi_file_read(path, KFI_YAML_BYTES + 1, NULL, &text, &n_bytes);
   if (!status) status = kf_fit_load(path, text, n_bytes, cost);
   free(text);
-  return status ? kfi_fail(status, "cost_file: %s", kf_last_error()) : KF_OK;
+  return kfi_fail_in(status, "cost_file");
 }
 
 kf_status kf_config_resolve(const kf_config *config, int32_t n_ranks, kf_scheduler_options **out) {

@@ -167,20 +167,13 @@ static kf_status create_from_codes(kfi_text *t, int32_t n_ranks, uint64_t seed, 
   code *codes = NULL;
   int64_t n_codes = 0, n_seqs = 0, *rank_off = NULL, *len = NULL;
   kf_profile *profile = NULL;
-  kf_batch *batch = NULL;
   kf_status status = read_codes(t, &codes, &n_codes);
   if (status != KF_OK) return status;
   if (n_ranks == 0)
     for (int64_t i = 0; i < n_codes; i++) n_ranks += (int32_t)codes[i].n_ranks;
-  if ((status = check_size(t, codes, n_codes, n_ranks, &n_seqs))) goto fail;
-  if ((status = kfi_batch_alloc(n_ranks, n_seqs, &batch, &rank_off, &len, &profile))) goto fail;
-
-  fill(walk_start(codes, n_codes), n_ranks, seed, rank_off, len, profile);
-  free(codes);
-  *out = batch;
-  return KF_OK;
-
-fail:
+  status = check_size(t, codes, n_codes, n_ranks, &n_seqs);
+  if (!status) status = kfi_batch_alloc(n_ranks, n_seqs, out, &rank_off, &len, &profile);
+  if (!status) fill(walk_start(codes, n_codes), n_ranks, seed, rank_off, len, profile);
   free(codes);
   return status;
 }

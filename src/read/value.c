@@ -77,40 +77,16 @@ const char *kfi_value_digits(double value, char out[KFI_DIGITS]) {
     snprintf(out, KFI_DIGITS, "%.*g", n, value);
     if (strtod(out, NULL) == value) break; /* in the same locale */
   }
-  size_t point = strspn(out, "+-0123456789einfa"); /* also "inf" and "nan", for messages */
-  if (out[point]) { /* whatever the locale's decimal point is, and however many bytes it has */
-    size_t after = point + 1 + strcspn(out + point + 1, "0123456789");
-    out[point] = '.';
-    memmove(out + point + 1, out + after, strlen(out + after) + 1);
-  }
+  if (isfinite(value)) kfi_plain_point(out); /* messages show others, too */
   return out;
 }
 
 /* ---------------------------------------------------------------------- texts */
 
-/* The length of the UTF-8 character at s, and its code; 0 if there is none. */
-static size_t character(const char *s, uint32_t *code) {
-  static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-  const unsigned char *u = (const unsigned char *)s;
-  size_t n = u[0] < 0x80   ? 1
-             : u[0] < 0xc0 ? 0
-             : u[0] < 0xe0 ? 2
-             : u[0] < 0xf0 ? 3
-             : u[0] < 0xf8 ? 4
-                           : 0;
-  *code = n == 1 ? u[0] : n == 2 ? u[0] & 31u : n == 3 ? u[0] & 15u : u[0] & 7u;
-  for (size_t i = 1; i < n; i++) {
-    if ((u[i] & 0xc0) != 0x80) return 0;
-    *code = *code << 6 | (u[i] & 0x3fu);
-  }
-  bool surrogate = *code >= 0xd800 && *code < 0xe000;
-  return n == 0 || *code < least[n] || surrogate || *code > 0x10ffff ? 0 : n;
-}
-
 bool kfi_value_is_text(const char *text) {
   uint32_t code;
   for (size_t n; *text; text += n) {
-    n = character(text, &code);
+    n = kfi_text_character(text, &code);
     if (n == 0 || code < 0x20 || (code >= 0x7f && code < 0xa0)) return false;
   }
   return true;
@@ -132,7 +108,7 @@ void kfi_value_put_text(kfi_writer *w, const char *text) {
   }
   kfi_put(w, "\"");
   uint32_t code;
-  for (size_t n; *text && (n = character(text, &code)); text += n) {
+  for (size_t n; *text && (n = kfi_text_character(text, &code)); text += n) {
     bool breaks = code == 0x2028 || code == 0x2029; /* YAML 1.1 folds lines there */
     if (*text == '"' || *text == '\\')
       kfi_put(w, "\\%c", *text);

@@ -45,9 +45,8 @@ kf_status kfi_wan_create(int32_t n_ranks, uint64_t seed, kf_batch **out) {
   if (n_ranks == 0) n_ranks = RANKS;
   int64_t *rank_off, *len, n = 0;
   kf_profile *profile;
-  kf_batch *batch;
   kf_status status =
-    kfi_batch_alloc(n_ranks, (int64_t)n_ranks * SAMPLES, &batch, &rank_off, &len, &profile);
+    kfi_batch_alloc(n_ranks, (int64_t)n_ranks * SAMPLES, out, &rank_off, &len, &profile);
   if (status) return status;
   for (int32_t r = 0; r < n_ranks; r++) {
     rank_off[r] = n;
@@ -55,6 +54,5 @@ kf_status kfi_wan_create(int32_t n_ranks, uint64_t seed, kf_batch **out) {
       len[n] = draw_sample(kfi_draw_start(seed, r, i), &profile[n]);
   }
   rank_off[n_ranks] = n;
-  *out = batch;
   return KF_OK;
 }

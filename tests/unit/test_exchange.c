@@ -324,13 +324,15 @@ static void test_memory(void **state) {
     assert_int_equal(status, k < 4 ? KF_ENOMEM : KF_OK);
     kf_exchange_free(x);
   }
-  kf_exchange *x;
-  assert_int_equal(kf_exchange_create(plan, 0, KF_EXCHANGE_ULYSSES, 0, &x), KF_OK);
+  kf_exchange *x = NULL;
+  assert_int_equal(kf_exchange_renew(plan, 7, KF_EXCHANGE_ROUTE, 0, &x), KF_EINVAL);
+  assert_null(x); /* nothing was created */
+  assert_int_equal(kf_exchange_renew(plan, 0, KF_EXCHANGE_ULYSSES, 0, &x), KF_OK);
   fail_alloc(0);
   for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
-    assert_int_equal(kf_exchange_renew(plan, 1, kinds[k], 0, x), KF_OK);
+    assert_int_equal(kf_exchange_renew(plan, 1, kinds[k], 0, &x), KF_OK);
   assert_int_equal(fail_alloc(0), 0); /* it keeps what it has */
-  assert_int_equal(kf_exchange_renew(plan, 7, KF_EXCHANGE_ROUTE, 0, x), KF_EINVAL);
+  assert_int_equal(kf_exchange_renew(plan, 7, KF_EXCHANGE_ROUTE, 0, &x), KF_EINVAL);
   assert_true(x->rank == 1 && x->kind == KF_EXCHANGE_ULYSSES_SPLIT); /* as it was */
   kf_exchange_free(x);
   kf_planner_free(planner);

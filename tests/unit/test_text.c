@@ -165,11 +165,41 @@ static void test_fields(void **state) {
   }
 }
 
+/* Every code goes there and back, and no other bytes are a character. */
+static void test_character(void **state) {
+  (void)state;
+  uint32_t found;
+  for (uint32_t code = 1; code <= 0x10ffff; code++) {
+    int n = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+    char s[5] = {(char)code};
+    for (int i = n - 1; i > 0; i--) s[i] = (char)(0x80 | (code >> 6 * (n - 1 - i) & 0x3f));
+    if (n > 1) s[0] = (char)((0xf00 >> n & 0xff) | code >> 6 * (n - 1));
+    bool surrogate = code >= 0xd800 && code < 0xe000;
+    assert_int_equal(kfi_text_character(s, &found), surrogate ? 0 : n);
+    if (!surrogate) assert_int_equal(found, code);
+  }
+  static const char *const bad[] = {"\x80",
+                                    "\xbf",
+                                    "\xc3",
+                                    "\xc3(",
+                                    "\xc0\x80",
+                                    "\xe0\x9f\xbf",
+                                    "\xf0\x8f\xbf\xbf",
+                                    "\xe2\x82",
+                                    "\xf8",
+                                    "\xff",
+                                    "\xf4\x90\x80\x80",
+                                    "\xf0\x9f\x98"};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+    assert_int_equal(kfi_text_character(bad[i], &found), 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_take_and_is), cmocka_unit_test(test_int),
     cmocka_unit_test(test_real),        cmocka_unit_test(test_real_random),
     cmocka_unit_test(test_sentences),   cmocka_unit_test(test_fields),
+    cmocka_unit_test(test_character),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,26 +11,25 @@
 
 #include <cmocka.h>
 
-#include <knapformer.h>
-
+#include "draw/metrics_text.h"
 #include "json.h"
 #include "metrics_sample.h"
 
 static char *begin(int32_t n_ranks) {
   char *text;
-  if (kf_trace_begin(n_ranks, &text)) fail_msg("%s", kf_last_error());
+  if (kfi_trace_begin(n_ranks, &text)) fail_msg("%s", kf_last_error());
   return text;
 }
 
 static char *step(const kf_metrics *m) {
   char *text;
-  if (kf_trace_step(m, &text)) fail_msg("%s", kf_last_error());
+  if (kfi_trace_step(m, &text)) fail_msg("%s", kf_last_error());
   return text;
 }
 
 static char *end(void) {
   char *text;
-  if (kf_trace_end(&text)) fail_msg("%s", kf_last_error());
+  if (kfi_trace_end(&text)) fail_msg("%s", kf_last_error());
   return text;
 }
 
@@ -216,15 +215,13 @@ static void test_refused(void **state) {
   (void)state;
   char *text = NULL;
   kf_metrics m = {.version = 9};
-  assert_int_equal(kf_trace_step(&m, &text), KF_EINVAL);
-  assert_string_equal(kf_last_error(), "kf_trace_step: metrics of version 9, expected version 1");
-  assert_int_equal(kf_trace_step(NULL, &text), KF_EINVAL);
-  assert_int_equal(kf_trace_step(&m, NULL), KF_EINVAL);
-  assert_int_equal(kf_trace_begin(0, &text), KF_EINVAL);
-  assert_string_equal(kf_last_error(), "kf_trace_begin: 0 ranks, expected 1 to 1048576");
-  assert_int_equal(kf_trace_begin(KF_MAX_RANKS + 1, &text), KF_EINVAL);
-  assert_int_equal(kf_trace_begin(1, NULL), KF_EINVAL);
-  assert_int_equal(kf_trace_end(NULL), KF_EINVAL);
+  assert_int_equal(kfi_trace_step(&m, &text), KF_EINVAL);
+  assert_string_equal(kf_last_error(), "kf_outputs_step: metrics of version 9, expected version 1");
+  assert_int_equal(kfi_trace_step(NULL, &text), KF_EINVAL);
+  assert_int_equal(kfi_trace_step(&m, NULL), KF_EINVAL);
+  assert_int_equal(kfi_trace_begin(0, &text), KF_EINVAL);
+  assert_string_equal(kf_last_error(), "0 ranks, expected 1 to 1048576");
+  assert_int_equal(kfi_trace_begin(KF_MAX_RANKS + 1, &text), KF_EINVAL);
   assert_null(text);
 }
 
@@ -238,16 +235,16 @@ static void test_large(void **state) {
 }
 
 static kf_status begin_many(const kf_metrics *m, char **out) {
-  return kf_trace_begin(m->n_ranks, out);
+  return kfi_trace_begin(m->n_ranks, out);
 }
 
 static void test_memory(void **state) {
   (void)state;
   char *text = NULL;
   metrics_sample_starve(begin_many);
-  metrics_sample_starve(kf_trace_step);
+  metrics_sample_starve(kfi_trace_step);
   fail_alloc(1);
-  assert_int_equal(kf_trace_end(&text), KF_ENOMEM);
+  assert_int_equal(kfi_trace_end(&text), KF_ENOMEM);
   fail_alloc(0);
   assert_null(text);
 }
