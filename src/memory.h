@@ -17,8 +17,8 @@ void *kfi_buffer_reserve(kfi_buffer *buffer, size_t n_bytes);
 void kfi_buffer_free(kfi_buffer *buffer);
 
 /*
-** Lay several arrays into one buffer: the first pass adds up the size, the second hands out pointers.
-** `KFI_TAKE(&lay, double, n)` in both, kfi_layout_reserve in between; false: memory ran out.
+** Lay several arrays into one buffer: the first pass adds up the size, the second hands out
+** pointers. `KFI_TAKE(&lay, double, n)` in both, kfi_layout_reserve between; false: no memory.
 */
 typedef struct kfi_layout {
   char *base;

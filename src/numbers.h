@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers that look random, hashes and quantiles (see knapformer.h, section 21); and names of enums. */
+/* Numbers that look random, hashes, quantiles (see knapformer.h, section 21); names of enums. */
 #ifndef KFI_NUMBERS_H
 #define KFI_NUMBERS_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the writers of metrics share: metrics_json.c, prometheus.c, trace.c; and what outputs.c calls of it. */
+/* What the writers of metrics share: metrics_json.c, prometheus.c, trace.c and outputs.c. */
 #ifndef KFI_METRICS_TEXT_H
 #define KFI_METRICS_TEXT_H
 
@@ -8,9 +8,9 @@
 #include "../status.h"
 
 /*
-** A Chrome trace (chrome://tracing, Perfetto), piece by piece: one track per rank, on it plan, route,
-** compute and wait of each step. The beginning, each step and the end come one after the other; it can
-** be read at any time, also without its end. free() each.
+** A Chrome trace (chrome://tracing, Perfetto), piece by piece: one track per rank, on it plan,
+** route, compute and wait of each step. The beginning, each step and the end come one after the
+** other; it can be read at any time, also without its end. free() each.
 */
 kf_status kfi_trace_begin(int32_t n_ranks, char **out);
 kf_status kfi_trace_step(const kf_metrics *metrics, char **out);

@@ -121,8 +121,8 @@ double kfi_price_set(const kfi_assignment *st, int64_t j, const kfi_share *set, 
 /* The same for a whole sequence: seconds of each of the bag's ranks, and of its home. */
 double kfi_price_whole(const kfi_assignment *st, int64_t j, int32_t bag, double *home_s);
 
-/* Change the assignment. An item is placed once; take it off before it goes elsewhere. A set needs a slot
-** for each share; false: there are too few. */
+/* Change the assignment. An item is placed once; take it off before it goes elsewhere. A set needs
+** a slot for each share; false: there are too few. */
 void kfi_put_whole(kfi_assignment *st, int64_t j, int32_t bag);
 bool kfi_put_set(kfi_assignment *st, int64_t j, const kfi_share *set, int32_t n);
 void kfi_take_off(kfi_assignment *st, int64_t j);

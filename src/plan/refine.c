@@ -171,8 +171,8 @@ typedef struct exchange {
   int32_t a, b;      /* who leaves (-1: none yet), and comes instead; -1: nobody does */
 } exchange;
 
-/* Look at the exchanges of items a, beside which work `more` leaves, and b, and of those behind them in
-** their lists: two fingers, since both fall. Stops after `most` steps; returns how many it took. */
+/* Look at the exchanges of items a, beside which work `more` leaves, and b, and of those behind them
+** in their lists: two fingers, since both fall. Stops after `most` steps; returns how many. */
 static int32_t walk_pairs(const kfi_assignment *st, int32_t a, int32_t b, double more, int32_t most,
                           exchange *e) {
   int32_t steps = 0;
@@ -187,8 +187,8 @@ static int32_t walk_pairs(const kfi_assignment *st, int32_t a, int32_t b, double
   return steps;
 }
 
-/* The pair of wholes on r and q whose exchange comes nearest to levelling. True: it levels them, there
-** is no need to look further. */
+/* The pair of wholes on r and q whose exchange comes nearest to levelling. True: it levels them,
+** there is no need to look further. */
 static bool try_exchange(refiner *u, int32_t r, int32_t q) {
   kfi_assignment *st = u->st;
   double want = level(st, r, q);
