@@ -25,7 +25,7 @@ from . import _core
 from ._ranks import Ranks
 from ._stopwatch import Stopwatch
 from ._attention import attention
-from .plan import ROUTE, SEQUENCES, ULYSSES, ULYSSES_SPLIT, Segment, configuration, segments_of
+from .plan import ROUTE, SEQUENCES, ULYSSES, ULYSSES_SPLIT, Segment, configuration, segments_of, texts_of
 from .scheduler import WRONG, Scheduler, log
 from .transport import Exchange, arrive, depart, move
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .plan import Plan, _Affinity, _Bags
     from .scheduler import _CostModel, _Level, _Log, _Path, _Profile
     _Options = TypedDict("_Options", {  # of the Scheduler
-        "cost_model": _CostModel | None, "rebalance_interval": int | None, "cluster": str | None, "mem_tokens": int | None,
+        "model": str | None, "cost_model": _CostModel | None, "rebalance_interval": int | None, "cluster": str | None, "mem_tokens": int | None,
         "max_chunk_size": int | None, "affinity": _Affinity | None, "budget_us": float | None, "cost_file": _Path | None,
         "config": _Path | None, "settings": Iterable[str], "defaults": Iterable[str], "speeds": Iterable[float] | None,
         "log": _Log | None, "log_level": _Level | None}, total=False)
@@ -46,6 +46,13 @@ if TYPE_CHECKING:
 LAYERS, HEADS = 24, 24  # of a model that nobody described: bags can halve or third so many heads
 FILES = ["state_file=", "steps_file=", "metrics_file=", "trace_file="]  # settings: none
 
+
+def _count(name, value):
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
+        raise ValueError("%s is %r, expected a whole number of 1 or more" % (name, value))
+    return value.__index__()
+
+
 SplitSegments = NamedTuple("SplitSegments", [("segments", "list[Segment]")])
 
 
@@ -53,8 +60,8 @@ class Step:
     """What belongs to one planned step: its plan, the tables of its moves, its stopwatch. It lives as long as
     the graph that was made under it: backward, and what it computes again, may come after later plans."""
 
-    def __init__(self, world: Ranks, plan: Plan, local_lens: Sequence[SupportsIndex]) -> None:
-        self.world, self.plan, self.local_lens = world, plan, local_lens
+    def __init__(self, world: Ranks, plan: Plan) -> None:
+        self.world, self.plan = world, plan
         self.kept: dict[Any, Any] = {}  # what was made of the plan, by what it is
         self.stopwatch: Stopwatch | None = None
         self.flat_shape: torch.Size | None = None
@@ -94,11 +101,12 @@ class SequenceBalancer:
                 are read and written from the first step on whose heads are known
     layers      transformer blocks (24)
     group       the process group; by default the default one
-    scheduler   a Scheduler to plan with, which learns from the times measured here; by default plans are
-                made from FLOPs alone, on a cluster as the scheduler's `cluster` describes it
-    Further arguments go to the Scheduler that is made where none is given: cluster, mem_tokens,
-    max_chunk_size, affinity, budget_us, cost_model, config, .. A `model` that the configuration names must
-    have the width, heads and layers that are given here. A scheduler takes the place of all other arguments.
+    scheduler   a Scheduler to plan with, which learns from the times measured here; it takes the place of all
+                other arguments
+    config      a configuration file, which means what it means to a Scheduler (cost_model: history where it says none)
+    Further arguments go to the Scheduler that is made where none is given: cluster, mem_tokens, max_chunk_size,
+    affinity, budget_us, model, settings, .. A `model` must have the width, heads and layers that are given here.
+    Without scheduler and config plans are made from FLOPs alone (cost_model: static), or of the cost_file that is given.
 
     plan is the Plan of the last plan_routing.
     """
@@ -115,16 +123,16 @@ class SequenceBalancer:
         self.world = Ranks(group if scheduler is None else scheduler.world.group)
         if scheduler is not None and scheduler.ranks != self.world.size:
             raise ValueError("a scheduler of %d ranks in a process group of %d" % (scheduler.ranks, self.world.size))
-        self.bags, self.gamma, self.heads, self.layers = bag_specs, gamma, heads, layers
+        self.bags, self.gamma = bag_specs, gamma
+        self.heads, self.layers = (None if n is None else _count(name, n) for name, n in (("heads", heads), ("layers", layers)))
         self.scheduler, self._own = scheduler, scheduler is None
-        self._options = dict(options, settings=[*options.get("settings", ())], defaults=[*options.get("defaults", ())])
         self._shape = None  # (token_dim, heads) that self.scheduler was made for
         self._step = None
         if self._own:
-            self._read_configuration()
+            self._read_configuration(dict(options))
         self._real_heads = self.heads
-        if self._own:
-            self._make_scheduler()  # what is wrong with the arguments is said here
+        if self._own:  # what is wrong with the arguments is said here
+            self._make_scheduler(self._read.shape[0] if self._read.model else None)
 
     @property
     def balance_process_group(self) -> ProcessGroup | None:
@@ -143,12 +151,15 @@ class SequenceBalancer:
 
     # -------------------------------------------------------------------------------- plan
 
-    def _read_configuration(self):
-        """What decides here: a cost_file of the scheduler's configuration, and a model, which heads= and layers= must fit."""
-        options = self._options
-        keys = {name: options.get(name) for name in ("cost_model", "cost_file")}
+    def _read_configuration(self, options):
+        """The scheduler's, and what decides here: a model, which heads= and layers= must fit."""
+        for name in ("defaults", "settings"):
+            options[name] = texts_of(name, options.get(name, ()))
+        keys = {name: options.get(name) for name in ("model", "cost_model", "cost_file")}
         self._read = configuration(0, keys, options.get("config"), options["defaults"], options["settings"])
-        options["defaults"] = ["cost_model=" + ("modelled" if self._read.cost_file else "static"), *options["defaults"]]
+        if options.get("config") is None:
+            options["defaults"].insert(0, "cost_model=" + ("modelled" if self._read.cost_file else "static"))
+        self._options = options
         if self._read.model:
             _, self.layers, self.heads = self._fit_model(self.layers, self.heads)
 
@@ -173,8 +184,11 @@ class SequenceBalancer:
             options["defaults"] = [model, *options["defaults"]]
         if not token_dim or not self._real_heads:
             options["settings"] = options["settings"] + FILES
+        before = self.scheduler
         self.scheduler = Scheduler(self.bags, gamma=self.gamma, group=self.world.group, ranks=self.world.size, **options)
         self._shape = (token_dim, heads)
+        if before and before.steps and not self.scheduler.steps and before.shape == self.scheduler.shape:
+            self.scheduler.load_state_dict(before.state_dict())  # which a program may have restored
 
     def plan_routing(self, local_seq_lens: _Lens, token_dim: int, profiles: Sequence[_Profile] | None = None,
                      **more: Unpack[_More]) -> Plan:
@@ -187,8 +201,7 @@ class SequenceBalancer:
             if isinstance(local_seq_lens, torch.Tensor):
                 local_seq_lens = local_seq_lens.tolist()
             local_seq_lens = list(local_seq_lens)
-            if not isinstance(token_dim, int) or token_dim < 1:
-                raise ValueError("token_dim %r, expected a positive whole number" % (token_dim,))
+            token_dim = _count("token_dim", token_dim)
             if self._own:
                 self._make_scheduler(token_dim)
         except (*WRONG, OSError, MemoryError) as problem:  # also of the files of a configuration
@@ -196,7 +209,7 @@ class SequenceBalancer:
         plan = self.scheduler.plan(local_seq_lens, profiles, error=error, **more)
         if self._real_heads:
             plan.set_heads(self._real_heads)
-        self._step = Step(self.world, plan, local_seq_lens)
+        self._step = Step(self.world, plan)
         return plan
 
     def settle(self) -> None:
@@ -211,7 +224,7 @@ class SequenceBalancer:
         if step is None or step.stopwatch is None or not step.stopwatch.complete:
             return
         busy, span = step.stopwatch.seconds()
-        counters = {"tokens": sum(step.plan.lens), "samples": len(step.local_lens), "compute_s": busy,
+        counters = {"tokens": sum(step.plan.lens), "samples": sum(offset == 0 for _, offset, _ in step.plan.held), "compute_s": busy,
                     "wait_s": max(0.0, span - busy)}
         if step.stopwatch.on_gpu:
             device = torch.cuda.current_device()
@@ -251,7 +264,7 @@ class SequenceBalancer:
                 stopwatch.complete = True
 
         held = move(exchange, [packed_seqs] + features, done)
-        if not self._own and torch.is_grad_enabled() and not held[0].requires_grad and held[0].is_floating_point():
+        if torch.is_grad_enabled() and not held[0].requires_grad and held[0].is_floating_point():
             # Data has no gradient, so nothing would tell when the backward pass is through.
             held[0].requires_grad_().register_hook(lambda _: done("begin backward") or done("backward"))
         return list(step.plan.lens), held[0], held[1:] if packed_features is not None else None
@@ -299,8 +312,8 @@ class SequenceBalancer:
                              ", ".join("%s on %s" % (t.dtype, t.device) for t in tensors))
         heads, given = shapes[0][1], self.heads if self._own else step.plan.facts["heads"]
         if given and heads != given:
-            raise ValueError("q has %d heads, but plans are made for %d, as the %s says" %
-                             (heads, given, "balancer's heads=" if self._own else "scheduler's model="))
+            says = "scheduler's model=" if not self._own else "configuration's model" if self._read.model else "balancer's heads="
+            raise ValueError("q has %d heads, but plans are made for %d, as the %s says" % (heads, given, says))
         self._real_heads = heads
         step.plan.set_heads(heads)
         return heads

@@ -219,7 +219,7 @@ def bad_input():
     # What is wrong on one rank is said on all, and the group goes on.
     refuses(lambda: balancer.plan_routing([4, -7] if rank == 1 else [4], 8), "rank 1", "-7")
     refuses(lambda: balancer.plan_routing([1.5] if rank == 1 else [4], 8), "rank 1", "1.5")
-    refuses(lambda: balancer.plan_routing([4], 0 if rank == 1 else 8), "rank 1", "token_dim 0")
+    refuses(lambda: balancer.plan_routing([4], 0 if rank == 1 else 8), "rank 1", "token_dim is 0")
     refuses(lambda: balancer.plan_routing([4], 2**30 if rank == 1 else 8), "rank 1", 2**30)
     refuses(lambda: balancer.plan_routing(5 if rank == 1 else [5], 8), "rank 1")
     refuses(lambda: balancer.plan_routing([5, 6], 8, profiles=[(1, 256, 1)] if rank == 1 else None), "rank 1", "1 profiles", 2)
@@ -279,10 +279,31 @@ def configured(folder):
             assert [line["step"] for line in lines] == [first, first + 1, first + 2]
             assert lines[0]["cost"]["linear_s"] > 1e-4, "the cost_file was not read"
         dist.barrier()  # the state is written
+    learning = SequenceBalancer(heads=2, layers=3, config=config, settings=["state_file=", "steps_file=", "rebalance_interval=1"])
+    for _ in range(4):  # from data without a gradient, too
+        learning.plan_routing([40 + rank], 8)
+        _, x, _ = learning.route(torch.randn(40 + rank, 8))
+        learning.reverse_route(x * 2).sum().backward()
+    assert learning.scheduler.refits > 0
+    learning.settle()
+    restored = SequenceBalancer(config=config, settings=["state_file=", "model=d=8,layers=3,heads=2"])
+    restored.scheduler.load_state_dict(learning.scheduler.state_dict())
+    restored.plan_routing([40 + rank], 8)
+    assert restored.scheduler.steps == 5, "what was restored before the first step is lost"
+    spreads = SequenceBalancer("g1n%d" % size, heads=2, layers=3, cluster="free")
+    spreads.plan_routing([40] * size if rank == 0 else [], 8)
+    _, x, _ = spreads.route(torch.randn(40 * size * (rank == 0), 8))
+    spreads.reverse_route(x * 2).sum().backward()
+    spreads.settle()
+    assert [r["samples"] for r in spreads.scheduler.metrics()["ranks"]] == [1] * size  # where they are computed
     with_model = dict(config=config, settings=["model=d=16,layers=3,heads=4"])
     refuses = workers.refuses
     refuses(lambda: SequenceBalancer(heads=2, **with_model), "heads is 2", "expected 4", "d=16")
     refuses(lambda: SequenceBalancer(layers=2, **with_model), "layers is 2", "expected 3")
+    refuses(lambda: SequenceBalancer(model="DiT-S", heads=4), "heads is 4", "expected 6", "DiT-S")
+    for wrong in (0, 2.5, True, "4"):
+        refuses(lambda: SequenceBalancer(heads=wrong), "heads is %r" % (wrong,))
+    refuses(lambda: SequenceBalancer(settings="gamma=1"), "settings", "list")
     refuses(lambda: SequenceBalancer(**with_model).plan_routing([5], 16), "state_file", "another model")
     with_model["settings"].append("state_file=")
     balancer = SequenceBalancer(**with_model)
