@@ -144,17 +144,18 @@ def shard(model):
 def scheduler_of(args, ranks, rank=0):
     """Told what the model is; on CPU also how fast such ranks are, about, as far as --config and --set do not say. The rest
     it learns."""
-    _, *shape = models.shape_of(args.model)
-    defaults = ["log_level=warning", "model=d=%d,layers=%d,heads=%d" % tuple(shape)]
+    shape = models.shape_of(args.model)[1:]
+    described = "d=%d,layers=%d,heads=%d"
+    defaults = ["log_level=warning", "model=" + described % shape]
     if devices_of(args.gpus)[0] == "cpu":
-        defaults += ["gamma=1", "rebalance_interval=5", f"cluster=nodes=1,ranks_per_node={ranks},tflops=0.1,passes=3,intra_GBps=2,"
-                     "latency_us=100,elem_bytes=4"]
+        defaults += ["gamma=1", "rebalance_interval=5", "cluster=nodes=1,ranks_per_node=%d,tflops=0.1,passes=3,intra_GBps=2,"
+                     "latency_us=100,elem_bytes=4" % ranks]
     scheduler = knapformer.scheduler.Scheduler(
         args.bags, ranks=ranks, log_level=args.log_level, config=args.config, settings=args.set, defaults=defaults,
         log=lambda level, line: None if rank else print(line, file=sys.stderr))
-    if scheduler.shape != tuple(shape):
-        raise ValueError("the configuration's model has d=%d,layers=%d,heads=%d, expected that of --model %s: d=%d,layers=%d,heads=%d" %
-                         (*scheduler.shape, args.model, *shape))
+    if scheduler.shape != shape:
+        raise ValueError("the configuration's model has %s, expected that of --model %s: %s" %
+                         (described % scheduler.shape, args.model, described % shape))
     return scheduler
 
 
@@ -191,22 +192,16 @@ def max_over_mean(busy):
     return max(busy) / statistics.fmean(busy) if sum(busy) > 0 else 1.0
 
 
-def quantile(values, share):
-    values = sorted(values)
-    at = share * (len(values) - 1)
-    low, high = values[int(at)], values[min(int(at) + 1, len(values) - 1)]
-    return low + (at - int(at)) * (high - low)
-
-
 def figures(steps):
     """Of one variant; the first step warms up, and does not count if there are others."""
     steps = steps[1:] or steps
+    seconds = [s.seconds for s in steps]
 
     def median(f):
         return statistics.median(map(f, steps))
     return {"tokens_per_s": median(lambda s: s.tokens / s.seconds),
             "step_ms": {"median": 1e3 * median(lambda s: s.seconds),
-                        "p95": 1e3 * quantile([s.seconds for s in steps], 0.95)},
+                        "p95": 1e3 * (statistics.quantiles(seconds, n=20, method="inclusive")[-1] if seconds[1:] else seconds[0])},
             "max_over_mean": median(lambda s: max_over_mean(s.busy)),
             "idle_variance": median(lambda s: statistics.pstdev(b / s.seconds for b in s.busy))}
 
@@ -338,13 +333,17 @@ def sentence_of(error, args):
     return text if known and text else f"{type(error).__name__}: {text}"
 
 
+def of_rank(rank, sentence):
+    return sentence if sentence.startswith("rank ") else f"rank {rank}: {sentence}"
+
+
 def worker(args, rank, ranks, device, pipe):
     """A process of launch()."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # that is for the one who started us
     try:
         run_rank(args, rank, ranks, device, ranks)
     except BaseException as error:
-        pipe.send((time.time(), f"rank {rank}: {sentence_of(error, args)}"))
+        pipe.send((time.time(), of_rank(rank, sentence_of(error, args))))
         os._exit(1)  # no destructor may wait for other ranks
 
 
@@ -422,7 +421,7 @@ def main():
         else:
             run_rank(args, rank, ranks, devices[local_rank], len(devices))
     except Exception as error:
-        reason = sentence_of(error, args) if code == 2 else f"rank {rank}: {sentence_of(error, args)}"
+        reason = sentence_of(error, args) if code == 2 else of_rank(rank, sentence_of(error, args))
         code = code if isinstance(error, (ValueError, OSError)) else 1
     except KeyboardInterrupt:
         reason, code = "interrupted", 130

@@ -202,7 +202,7 @@ class Scheduler:
                 self._trouble = self._trouble or str(problem)
 
     def close(self) -> None:
-        """After the last settle(): the end of the trace_file."""
+        """After the last settle(): ends steps_file and trace_file, to which nothing is added from then on."""
         if self.world.rank == 0:
             self._core.write(END)
 

@@ -84,6 +84,8 @@ def configured():
         assert bags == 0 and abs(cost / plain - 2) < 1e-6 and os.path.getsize(os.path.join(folder, "state")) > 0
     _, err = run("--gpus", "cpu:2", "--compare", "--set", "gama=1", code=2)
     assert "gama" in err and "gamma" in err, err
+    _, err = run("--model", TINY, "--gpus", "cpu:2", "--use-knapformer", "--steps", "1", "--set", "steps_file=/nowhere/steps", code=1)
+    assert err.count("rank 0") == 1 and "/nowhere/steps" in err, err
 
 
 def make_files(folder):
