@@ -50,11 +50,11 @@ PyObject *kfpy_saved(kf_status status, void *data, size_t n_bytes);
 
 PyObject *kfpy_bytes(const void *data, int64_t n, size_t size);
 
-/* Append `item`, which is taken over. Where that fails, or is NULL, the list becomes NULL: raises. */
+/* Append `item`, which is taken over; where it is NULL or does not fit, the list becomes NULL. */
 void kfpy_append(PyObject **list, PyObject *item);
 
-/* The head of an object that only one thread may be inside of at a time, because the GIL is released
-** there. So also what only reads must enter. */
+/* The head of an object that only one thread may be inside of at a time, because the GIL is
+** released there. So also what only reads must enter. */
 typedef struct kfpy_guarded {
   PyObject_HEAD bool taken;
 } kfpy_guarded;

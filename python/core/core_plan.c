@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
 ** Plan: a plan that outlives its planner's next call, because what is routed by it comes back in the
-** backward pass, when several later steps may have been planned. Its arrays are copied into one block.
+** backward pass, when several later steps may have been planned. Its arrays lie in one block.
 **
 ** And a rank's kf_exchange for a transport that has one all-to-all with uneven parts and can gather and
 ** scatter rows by index: torch.distributed on any device.
@@ -31,7 +31,7 @@ typedef struct field {
 
 enum { N_FIELDS = 17 };
 
-/* All but what nobody reads here: segments, which exchanges have for any number of heads, and loads. */
+/* All but segments, which exchanges have for any number of heads, and loads, which nobody reads. */
 static void list_fields(const kf_plan *p, field out[N_FIELDS]) {
   int64_t r = p->n_ranks, c = p->n_chunks;
   const field fields[N_FIELDS] = {

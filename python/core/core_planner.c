@@ -192,7 +192,7 @@ static PyObject *metrics(PyObject *object, PyObject *args) {
   return kfpy_leave(self, status ? kfpy_raise(status) : kfpy_text(text));
 }
 
-/* How many steps were planned, how often the cost was refitted, and the cost that plans are made with. */
+/* How many steps were planned, how often the cost was refitted, and the cost that plans have. */
 static PyObject *progress(PyObject *object, PyObject *unused) {
   scheduler *self = kfpy_enter(object, "scheduler");
   if (!self) return NULL;

@@ -81,7 +81,7 @@ static PyObject *steps(PyObject *object, PyObject *unused) {
                                         (long long)kf_sampler_steps(self->sampler)));
 }
 
-/* A cost is the bytes of its struct, as Scheduler.progress gives it: Python does not look into it. */
+/* A cost is the bytes of its struct, as Scheduler.progress has it: Python does not look inside. */
 static PyObject *set_cost(PyObject *object, PyObject *args) {
   sampler *self;
   PyObject *cost;
