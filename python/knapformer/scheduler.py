@@ -70,6 +70,7 @@ class Scheduler:
     cost_file           what `knapformer fit -o` or Fit.save wrote
     config              a YAML file with these keys and others (doc/configuration.md); arguments win over it
     settings, defaults  "key=value" texts, of any key: settings win over the file, the file wins over defaults
+                        (but a cluster of "" says nothing)
     speeds              relative speed of each rank to start from
     ranks, group        the number of ranks; by default those of the process group (of `group`, or the
                         default one), else those of bag_config
