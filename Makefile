@@ -14,7 +14,7 @@ built:
 	@test -f build/build.ninja || cmake --log-level=WARNING -G Ninja -S . -B build >/dev/null
 	@cmake --build build -j $(JOBS) -- --quiet | sed '/no work to do/d'
 
-# The main job: train both ways in turn, for less than three minutes, and compare.
+# The main job: train without and with the balancer in turn, for less than three minutes, and compare.
 run: built
 	@build/knapformer train --compare --steps 100 --seconds 120 --report build/report.html
 

@@ -21,7 +21,7 @@ static int write_facts(const train_session *s, char value[N_FACTS][FACT], kf_rep
            s->mix, s->options.data.scale, s->first->n_seqs, tokens);
   snprintf(value[2], FACT, "%" PRId32 ", one thread each", s->n_ranks);
   snprintf(value[3], FACT, "%" PRId64 "%s", s->record[train_main_variant(s)].n_steps,
-           s->variant[WITHOUT] && s->variant[WITH] ? " each way, on the same samples" : "");
+           s->variant[WITHOUT] && s->variant[WITH] ? " without and with, on the same samples" : "");
   snprintf(value[4], FACT, "%s%.100s", s->variant[WITH] ? "bags " : "none",
            !s->variant[WITH]     ? ""
            : *s->config.bag_size ? s->config.bag_size

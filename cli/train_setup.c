@@ -50,8 +50,9 @@ static int read_numbers(train_session *s) {
   if (!cli_real(name, "--lr", q->lr, 1e-9, 10, &s->options.lr)) return EXIT_MISUSE;
   if (!cli_real(name, "--scale", q->scale, 1e-9, 1000, &s->options.data.scale)) return EXIT_MISUSE;
   if (q->compare && q->balance)
-    return cli_fail(EXIT_MISUSE, name,
-                    "found --use-knapformer and --compare, which runs both ways, expected one");
+    return cli_fail(
+      EXIT_MISUSE, name,
+      "found --use-knapformer and --compare, which trains with it and without, expected one");
   s->options.seed = s->options.data.seed = (uint64_t)seed;
   return 0;
 }

@@ -119,7 +119,7 @@ def page(path):
                 assert not outside or value.startswith('#'), '<%s %s="%s">' % (tag, key, value)
     Page().feed(text)
     assert text.startswith('<!DOCTYPE html>') and text.rstrip().endswith('</html>'), 'not a whole page'
-    assert '<svg' in text and 'with knapformer' in text, 'no pictures of both ways'
+    assert '<svg' in text and 'with knapformer' in text, 'no pictures of both variants'
     assert not re.search(r'url\(\s*["\']?[^#"\')]|@import', text), 'a style that asks for a file'
 
 def trace(path, ranks, steps):
