@@ -182,9 +182,11 @@ static PyObject *config(PyObject *module, PyObject *args) {
   status = kf_config_check(&c, n_ranks);
   if (!status) status = kf_model_parse(*c.model ? c.model : KF_DEFAULT_MODEL, &shape);
   if (status) return kfpy_raise(status);
-  return Py_BuildValue("(Nss(iii)s)", kfpy_bytes(&c, 1, sizeof c),
+  bool wants_times = c.cost_model == KF_COST_HISTORY || *c.steps_file || *c.metrics_file ||
+                     *c.trace_file || *c.state_file;
+  return Py_BuildValue("(Nss(iii)sO)", kfpy_bytes(&c, 1, sizeof c),
                        *c.bag_size ? c.bag_size : "auto", c.model, shape.dim, shape.layers,
-                       shape.heads, c.cost_file);
+                       shape.heads, c.cost_file, wants_times ? Py_True : Py_False);
 }
 
 /* The first rank of each bag, and the number of ranks behind the last; none for auto. */
@@ -253,7 +255,7 @@ static PyMethodDef functions[] = {
   {"mix", mix, METH_VARARGS, "mix(name, ranks, seed) -> (rank_off, len)"},
   {"config", config, METH_VARARGS,
    "config(defaults, name, yaml, assignments, ranks) -> (config, bags, model, (dim, layers, "
-   "heads), cost_file)"},
+   "heads), cost_file, wants_times)"},
   {"bags", bags, METH_VARARGS, "bags(spec, ranks) -> [first rank of each bag, .., ranks]"},
   {"fit", fit, METH_VARARGS, "fit(lens, seconds, ranks, model) -> (dict, text)"},
   {"replace_file", replace_file, METH_VARARGS, "replace_file(path, data)"},

@@ -15,6 +15,7 @@ that its backward runs too.
 from __future__ import annotations
 
 import bisect
+import functools
 import os
 import resource
 from typing import TYPE_CHECKING, Any, Iterable, NamedTuple, Sequence, SupportsIndex, TypedDict, overload
@@ -48,9 +49,9 @@ FILES = ["state_file=", "steps_file=", "metrics_file=", "trace_file="]  # settin
 
 
 def _count(name, value):
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
-        raise ValueError("%s is %r, expected a whole number of 1 or more" % (name, value))
-    return value.__index__()
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    raise ValueError("%s is %r, expected a whole number of 1 or more" % (name, value))
 
 
 SplitSegments = NamedTuple("SplitSegments", [("segments", "list[Segment]")])
@@ -65,6 +66,10 @@ class Step:
         self.kept: dict[Any, Any] = {}  # what was made of the plan, by what it is
         self.stopwatch: Stopwatch | None = None
         self.flat_shape: torch.Size | None = None
+
+    @functools.cached_property
+    def part_lens(self) -> tuple[list[int], ...]:
+        return self.plan.part_lens
 
     def exchange(self, kind: int, device: torch.device, heads: int = 0) -> Exchange:
         """The tables of one kind of move, made when first needed."""
@@ -126,7 +131,8 @@ class SequenceBalancer:
         self.bags, self.gamma = bag_specs, gamma
         self.heads, self.layers = (None if n is None else _count(name, n) for name, n in (("heads", heads), ("layers", layers)))
         self.scheduler, self._own = scheduler, scheduler is None
-        self._shape = None  # (token_dim, heads) that self.scheduler was made for
+        self._shape = None  # (token_dim, heads or None) that self.scheduler was made for
+        self._state = None  # what to restore once it is made for the model
         self._step = None
         if self._own:
             self._read_configuration(dict(options))
@@ -155,6 +161,8 @@ class SequenceBalancer:
         """The scheduler's, and what decides here: a model, which heads= and layers= must fit."""
         for name in ("defaults", "settings"):
             options[name] = texts_of(name, options.get(name, ()))
+        if options.get("speeds") is not None:
+            options["speeds"] = list(options["speeds"])
         keys = {name: options.get(name) for name in ("model", "cost_model", "cost_file")}
         self._read = configuration(0, keys, options.get("config"), options["defaults"], options["settings"])
         if options.get("config") is None:
@@ -173,10 +181,9 @@ class SequenceBalancer:
     def _make_scheduler(self, token_dim=None):
         """One for this width; None: it is not known yet. Where the number of heads is not known, plans share heads in
         fractions, and pre_attn goes to the nearest whole one."""
-        heads = self._real_heads or HEADS
-        if self._shape == (token_dim, heads):
+        if self._shape == (token_dim, self._real_heads):
             return
-        options = dict(self._options)
+        heads, options = self._real_heads or HEADS, dict(self._options)
         if self._read.model:
             self._fit_model(token_dim=token_dim)
         else:
@@ -184,11 +191,11 @@ class SequenceBalancer:
             options["defaults"] = [model, *options["defaults"]]
         if not token_dim or not self._real_heads:
             options["settings"] = options["settings"] + FILES
-        before = self.scheduler
         self.scheduler = Scheduler(self.bags, gamma=self.gamma, group=self.world.group, ranks=self.world.size, **options)
-        self._shape = (token_dim, heads)
-        if before and before.steps and not self.scheduler.steps and before.shape == self.scheduler.shape:
-            self.scheduler.load_state_dict(before.state_dict())  # which a program may have restored
+        self._shape = (token_dim, self._real_heads)
+        if self._state and all(self._shape):
+            state, self._state = self._state, None
+            self.scheduler.load_state_dict(state)
 
     def plan_routing(self, local_seq_lens: _Lens, token_dim: int, profiles: Sequence[_Profile] | None = None,
                      **more: Unpack[_More]) -> Plan:
@@ -216,6 +223,17 @@ class SequenceBalancer:
         """After the last step, and before the scheduler's state is saved: learn from the last step's times, too. Collective."""
         self._report()
         self.scheduler.settle()
+
+    def state_dict(self) -> dict[str, bytes]:
+        """Everything that was learned. After settle() the same on every rank, so one saves and all restore."""
+        return self._state or self.scheduler.state_dict()
+
+    def load_state_dict(self, state: dict[str, bytes]) -> None:
+        """Go on from a state: at once, or from the first step on whose width and heads are known."""
+        if self._own and not (self._shape and all(self._shape)):
+            self._state = dict(state)
+        else:
+            self.scheduler.load_state_dict(state)
 
     def _report(self):
         """Tell the scheduler how long this rank was busy in the last step, if all of it was seen: a forward
@@ -264,10 +282,11 @@ class SequenceBalancer:
                 stopwatch.complete = True
 
         held = move(exchange, [packed_seqs] + features, done)
-        if torch.is_grad_enabled() and not held[0].requires_grad and held[0].is_floating_point():
+        wanted = not self._own or self.scheduler.wants_times
+        if wanted and torch.is_grad_enabled() and not held[0].requires_grad and held[0].is_floating_point():
             # Data has no gradient, so nothing would tell when the backward pass is through.
             held[0].requires_grad_().register_hook(lambda _: done("begin backward") or done("backward"))
-        return list(step.plan.lens), held[0], held[1:] if packed_features is not None else None
+        return step.plan.lens, held[0], held[1:] if packed_features is not None else None
 
     @overload
     def route_sequences(self, values: Tensor) -> Tensor: ...
@@ -359,7 +378,7 @@ class SequenceBalancer:
         exchange = step.exchange(ULYSSES, o.device, heads).reversed
         if not exchange.is_identity:
             flat = move(exchange, [flat])[0]
-        return list(step.plan.lens), flat.reshape(-1, heads, flat.shape[1])
+        return step.plan.lens, flat.reshape(-1, heads, flat.shape[1])
 
     def attention(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, step: Step | None = None) -> Tensor:
         """What pre_attn, knapformer.attention and post_attn do: (rows, heads, head_dim), as held, in and out. But whole
@@ -368,12 +387,12 @@ class SequenceBalancer:
         step = step or self.step
         heads, head_dim = self._heads_of((q, k, v), step), q.shape[2]
         exchange = step.exchange(ULYSSES_SPLIT, q.device, heads)
-        lens = step.plan.part_lens
+        lens = step.part_lens
         sizes = [sum(part) for part in lens]
         if sum(sizes) != len(q):
             raise ValueError("q has %d rows, expected %d, those of plan.lens" % (len(q), sum(sizes)))
         if not exchange.busy:
-            return attention(q, k, v, step.plan.lens, scale)
+            return attention(q, k, v, lens[0] + lens[1] + lens[2], scale)
         split, early, late = zip(*(t.split(sizes) for t in (q, k, v)))
         departed = depart(exchange, [t.reshape(-1, head_dim) for t in split])
         first = attention(*early, lens[1], scale)

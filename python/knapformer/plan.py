@@ -27,7 +27,8 @@ Before = NamedTuple("Before", [("max_over_mean", float), ("step_s", float)])
 After = NamedTuple("After", [("max_over_mean", float), ("step_s", float), ("compute_s", float), ("comm_s", float),
                              ("max_tokens", int)])
 Configuration = NamedTuple("Configuration", [("raw", bytes), ("bags", str), ("model", str), ("shape", "tuple[int, int, int]"),
-                                             ("cost_file", str)])  # raw: a kf_config; model: "" where it says none; shape: its dim, layers, heads
+                                             ("cost_file", str), ("wants_times", bool)])
+# raw: a kf_config; model: "" where it says none; shape: its dim, layers, heads; wants_times: to learn from, or for a file
 Segment = NamedTuple("Segment", [("seq", int), ("rows", int), ("offset", int), ("first_head", int), ("heads", int)])
 
 ROUTE, SEQUENCES, ULYSSES, ULYSSES_SPLIT = range(4)  # kinds of exchange: kf_exchange_kind
@@ -190,27 +191,31 @@ class Plan(_Figures):
     def _held(self):  # rows of `chunks`
         return list(struct.iter_unpack("=8q", self.core.held(self._here())))
 
-    @functools.cached_property
+    @property
     def held(self) -> list[tuple[int, int, int]]:
         return [(seq, offset, length) for seq, _, _, offset, length, *_ in self._held]
 
-    @functools.cached_property
+    @property
     def lens(self) -> list[int]:
         return [length for _, _, length in self.held]
 
-    @functools.cached_property
+    @property
     def part_lens(self) -> tuple[list[int], ...]:
         return tuple([row[4] for row in self._held if row[7] == part] for part in range(3))
 
     @functools.cached_property
-    def segments(self) -> list[Segment]:
+    def _segments(self):
         return segments_of(self.core.segments(ULYSSES, self._here(), self.heads or self.facts["heads"]))
+
+    @property
+    def segments(self) -> list[Segment]:
+        return list(self._segments)
 
     def set_heads(self, heads: int) -> None:
         """The model has so many heads. A plan that was made with another number keeps its shares."""
         if heads != self.heads:
             self.heads = heads
-            self.__dict__.pop("segments", None)
+            self.__dict__.pop("_segments", None)
 
     def to_svg(self, title: str | None = None) -> str:
         """The plan as a picture: a bar a rank, before and after."""

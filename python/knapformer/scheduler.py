@@ -97,6 +97,7 @@ class Scheduler:
         self.ranks: int = _rank_count(ranks, self.world, configuration(0, keys, config, defaults, settings).bags)
         read = configuration(self.ranks, keys, config, defaults, settings)
         self.bags, self.shape = read.bags, read.shape  # (dim, layers, heads) of the model
+        self.wants_times = read.wants_times  # to learn from, or for a file
         self._core = _core.Scheduler(read.raw, self.ranks, reals(speeds), log or (_log if self.world.rank == 0 else None))
         self.gather: _core.Gather = _gather_of(self.world)
         self._trouble = None  # of rank 0 with its files, until every rank has heard of it
@@ -135,7 +136,8 @@ class Scheduler:
         if self.world.size != self.ranks:
             raise ValueError("a scheduler of %d ranks in a process group of %d" % (self.ranks, self.world.size))
         self._write()  # begins the files; after the first time there is nothing new
-        error, self._trouble = error or self._trouble, None
+        if error is None:
+            error, self._trouble = self._trouble, None
         try:
             lens, profiles = (None, None) if error else (ints(lens), _pack_profiles(profiles, len(lens)))
         except WRONG as problem:

@@ -125,7 +125,8 @@ void kfi_history_start(kfi_history *h, const kf_cost *cost, const double *speed)
   slot(h, 0);
   kfi_history_refresh(h);
   for (int32_t r = 0; r < h->n_ranks; r++)
-    h->slow[r] = h->slow_anchor[r] = h->slow_start[r] = speed ? -kfi_log(speed[r]) : 0;
+    h->slow[r] = h->slow_anchor[r] = h->slow_start[r] =
+      speed ? 0 - kfi_log(speed[r]) : 0; /* no -0 */
 }
 
 /* ----------------------------------------------------------------- prediction */

@@ -220,6 +220,7 @@ def bad_input():
     refuses(lambda: balancer.plan_routing([4, -7] if rank == 1 else [4], 8), "rank 1", "-7")
     refuses(lambda: balancer.plan_routing([1.5] if rank == 1 else [4], 8), "rank 1", "1.5")
     refuses(lambda: balancer.plan_routing([4], 0 if rank == 1 else 8), "rank 1", "token_dim is 0")
+    refuses(lambda: balancer.plan_routing([4], torch.ones(3) if rank == 1 else 8), "rank 1", "token_dim is tensor")
     refuses(lambda: balancer.plan_routing([4], 2**30 if rank == 1 else 8), "rank 1", 2**30)
     refuses(lambda: balancer.plan_routing(5 if rank == 1 else [5], 8), "rank 1")
     refuses(lambda: balancer.plan_routing([5, 6], 8, profiles=[(1, 256, 1)] if rank == 1 else None), "rank 1", "1 profiles", 2)
@@ -256,6 +257,19 @@ def bad_input():
     refuses(lambda: balancer.post_attn(torch.zeros(held + 1, 2, 4)), held + 1)
 
 
+def take_steps(balancer, n, lens, dim=8, heads=0):
+    """n steps from data without a gradient, with attention if there are heads."""
+    weight = torch.ones(dim, requires_grad=True)
+    for _ in range(n):
+        balancer.plan_routing(lens, dim)
+        x = balancer.route(torch.randn(sum(lens), dim))[1] * weight
+        if heads:
+            q = x.reshape(-1, heads, dim // heads)
+            x = balancer.attention(q, q, q).reshape(x.shape)
+        balancer.reverse_route(x).sum().backward()
+    balancer.settle()
+
+
 def configured(folder):
     """A balancer's configuration: its files, its model and its cost count, and a second run goes on from the state."""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -267,35 +281,21 @@ def configured(folder):
     dist.barrier()
     for first in (0, 3):
         balancer = SequenceBalancer(heads=2, layers=3, config=config, settings=(text for text in ["gamma=0.7"]))
-        for _ in range(3):
-            balancer.plan_routing([40 + rank], 8)
-            _, x, _ = balancer.route(torch.randn(40 + rank, 8, requires_grad=True))
-            balancer.reverse_route(x).sum().backward()
+        take_steps(balancer, 3, [40 + rank])
         assert balancer.scheduler.shape == (8, 3, 2) and balancer.scheduler.steps == first + 3
-        balancer.settle()
         if rank == 0:
             with open(steps) as file:
                 lines = [json.loads(line) for line in file]
             assert [line["step"] for line in lines] == [first, first + 1, first + 2]
             assert lines[0]["cost"]["linear_s"] > 1e-4, "the cost_file was not read"
         dist.barrier()  # the state is written
-    learning = SequenceBalancer(heads=2, layers=3, config=config, settings=["state_file=", "steps_file=", "rebalance_interval=1"])
-    for _ in range(4):  # from data without a gradient, too
-        learning.plan_routing([40 + rank], 8)
-        _, x, _ = learning.route(torch.randn(40 + rank, 8))
-        learning.reverse_route(x * 2).sum().backward()
-    assert learning.scheduler.refits > 0
-    learning.settle()
-    restored = SequenceBalancer(config=config, settings=["state_file=", "model=d=8,layers=3,heads=2"])
-    restored.scheduler.load_state_dict(learning.scheduler.state_dict())
-    restored.plan_routing([40 + rank], 8)
-    assert restored.scheduler.steps == 5, "what was restored before the first step is lost"
-    spreads = SequenceBalancer("g1n%d" % size, heads=2, layers=3, cluster="free")
-    spreads.plan_routing([40] * size if rank == 0 else [], 8)
-    _, x, _ = spreads.route(torch.randn(40 * size * (rank == 0), 8))
-    spreads.reverse_route(x * 2).sum().backward()
-    spreads.settle()
-    assert [r["samples"] for r in spreads.scheduler.metrics()["ranks"]] == [1] * size  # where they are computed
+    for heads in (6, 24):  # which the first attention shows
+        files = [os.path.join(folder, "%s-%d" % (what, heads)) for what in ("steps", "state")]
+        balancer = SequenceBalancer(config=config, settings=["steps_file=" + files[0], "state_file=" + files[1], "cost_file="])
+        take_steps(balancer, 3, [40 + rank], 48, heads)
+        dist.barrier()
+        with open(files[0]) as file:
+            assert len(file.readlines()) == 2 and os.path.getsize(files[1]) > 0
     with_model = dict(config=config, settings=["model=d=16,layers=3,heads=4"])
     refuses = workers.refuses
     refuses(lambda: SequenceBalancer(heads=2, **with_model), "heads is 2", "expected 4", "d=16")
@@ -315,6 +315,41 @@ def configured(folder):
         refuses(lambda: SequenceBalancer(scheduler=scheduler, **given), list(given)[0], "scheduler's")
 
 
+def states():
+    """What was learned goes from one balancer to the next, whenever the next hears of its model."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for dim, heads in ((8, 2), (128, 2)):
+        history = dict(layers=3, cost_model="history", rebalance_interval=1)
+        first = SequenceBalancer(heads=heads, speeds=iter([1.0] * size), **history)
+        take_steps(first, 4, [40 + rank], dim, heads)
+        assert first.scheduler.refits > 0
+        for known in (dict(heads=heads), {}):
+            second = SequenceBalancer(**known, **history)
+            second.load_state_dict(first.state_dict())
+            assert second.state_dict() == first.state_dict()
+            take_steps(second, 2, [40 + rank], dim, heads)
+            assert second.scheduler.steps == 6 - (not known), "what was restored before the first step is lost"
+        third = SequenceBalancer(heads=heads, model="d=%d,layers=3,heads=%d" % (dim, heads), cost_model="history")
+        third.load_state_dict(first.state_dict())
+        assert third.scheduler.steps == 4
+
+
+def default():
+    """What learns nothing leaves data as it is: without a gradient, to be changed in place."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    balancer = SequenceBalancer("g1n%d" % size, heads=2, layers=3, cluster="free")
+    plan = balancer.plan_routing([40] * size if rank == 0 else [], 8)
+    _, x, _ = balancer.route(torch.randn(40 * size * (rank == 0), 8))
+    x += 1
+    assert not x.requires_grad
+    for mine in (plan.lens, plan.held, plan.segments):
+        mine.append(7)
+    assert plan.lens == [40] and len(plan.held) == len(plan.segments) == 1
+    given = SequenceBalancer(scheduler=knapformer.scheduler.Scheduler("g1n%d" % size, model="d=8,layers=2,heads=2", cluster="free"))
+    take_steps(given, 1, [40] * size if rank == 0 else [])
+    assert [r["samples"] for r in given.scheduler.metrics()["ranks"]] == [1] * size  # where they are computed
+
+
 def everything(folder):
     size = dist.get_world_size()
     specs = ["auto", "g1n%d" % size, "g%dn1" % size, "g2n%d" % (size // 2)] + ([[1, 1, 2]] if size == 4 else [])
@@ -331,6 +366,8 @@ def everything(folder):
     data_without_gradients()
     bad_input()
     configured(folder)
+    states()
+    default()
 
 
 if __name__ == "__main__":

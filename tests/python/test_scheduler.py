@@ -89,6 +89,7 @@ def files(folder):
     full = Scheduler("auto", settings=["steps_file=/dev/full"])
     full.update_stats(rank, 1e-3 * len(full.assign([50]).lens) + 1e-9)
     full.assign([50])  # the first line cannot be written, which all hear when they meet again
+    refuses(lambda: full.plan([50], error="mine" if rank == 0 else None), "rank 0", "mine")  # comes first, and hides nothing
     refuses(lambda: full.assign([50]), "rank 0", "steps_file", "/dev/full")
     refuses(lambda: Scheduler("auto", settings=["trace_file=%s/no/trace" % folder]).assign([50]), "rank 0", "trace_file")
     lost = Scheduler("auto", settings=["state_file=%s/later/state" % folder])
