@@ -156,10 +156,11 @@ static int set_mem_tokens(int64_t cap, job *j) {
   return 0;
 }
 
-static int make_limits(const request *q, job *j) {
+static int make_limits(request *q, job *j) {
   int code;
   kf_status status = kf_bags_parse(q->bags, j->batch->n_ranks, &j->bags);
   if (status) return cli_exit_code(status, name, "--bags");
+  if (!j->bags) q->bags = "auto"; /* "AUTO" is understood, too */
   j->options.bags = j->bags;
   if (q->speeds && (code = read_speeds(q->speeds, j))) return code;
   if (q->mem_tokens && (code = set_mem_tokens(q->mem_tokens, j))) return code;

@@ -109,8 +109,7 @@ static void undraw(train_session *s) {
   s->n_drawn = 0;
 }
 
-/* Over what was drawn before: each line is cleared to its end, and none is longer than the screen.
-** */
+/* Over what was drawn before: each line is cleared to its end, none is longer than the screen. */
 static void draw_live(train_session *s, const char *text) {
   int n_bars = both(s) ? 2 : 1;
   cli_screen screen = cli_screen_of((s->columns - 22) / n_bars, 50);

@@ -1495,7 +1495,7 @@ typedef struct kf_gather kf_gather;
 #define KF_VERDICT_BYTES 256
 
 /* Of one rank; for all steps, because it learns how much room they take. `record_bytes` as in
-** kf_step_create: the first kf_gather_read compares it. */
+** kf_step_create: the first kf_gather_read compares it. At most 320000 ranks, here and there. */
 KF_API kf_status kf_gather_create(int32_t n_ranks, int32_t rank, int64_t record_bytes,
                                   kf_gather **out);
 KF_API void kf_gather_free(kf_gather *gather);

@@ -24,6 +24,7 @@
 */
 #include <inttypes.h>
 #include <stdio.h>
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,7 +34,12 @@
 #include "comm.h"
 
 enum { FACTORS = 1, NO_LENGTHS = 2, PROFILES = 4, WRONG = 8 };
-enum { VERSION = 24, FIRST_ROOM = 32, SENTENCE = FIRST_ROOM * 8 };
+enum {
+  VERSION = 24,
+  FIRST_ROOM = 32,
+  SENTENCE = FIRST_ROOM * 8,
+  MOST_RANKS = 320000 /* so many can gather FIRST_ROOM sequences each beside the largest record */
+};
 
 typedef struct head {
   char version[VERSION];
@@ -93,18 +99,15 @@ static head head_of(const char *slot) {
 
 kf_status kf_gather_create(int32_t n_ranks, int32_t rank, int64_t record_bytes, kf_gather **out) {
   if (!out) return kfi_fail(KF_EINVAL, "kf_gather_create: out is NULL");
-  if (n_ranks < 1 || n_ranks > KF_MAX_RANKS || rank < 0 || rank >= n_ranks)
+  if (n_ranks < 1 || n_ranks > MOST_RANKS || rank < 0 || rank >= n_ranks)
     return kfi_fail(KF_EINVAL, "rank %d of %d, expected one of 1 to %d ranks", rank, n_ranks,
-                    KF_MAX_RANKS);
-  const kf_gather full = {.n_ranks = n_ranks, .record_bytes = most_record_bytes(n_ranks)};
-  if (most_seqs(&full) < FIRST_ROOM)
-    return kfi_fail(KF_EINVAL,
-                    "%d ranks, expected at most some 323000, which can gather %d sequences each",
-                    n_ranks, FIRST_ROOM);
+                    MOST_RANKS);
   kf_gather *g = calloc(1, sizeof *g);
   if (!g) return kfi_fail_memory(sizeof *g, "a gather");
   *g = (kf_gather){.n_ranks = n_ranks, .rank = rank, .record_bytes = record_bytes};
   g->head.record_bytes = record_bytes;
+  assert(most_seqs(&(kf_gather){.n_ranks = n_ranks, .record_bytes = most_record_bytes(n_ranks)}) >=
+         FIRST_ROOM);
   snprintf(g->head.version, VERSION, "%s", kf_version());
   *out = g;
   return KF_OK;
