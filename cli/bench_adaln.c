@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
 ** knapformer bench adaln: forward and backward of LayerNorm-Modulate, against moving the bytes that
-** they cannot avoid. Forward reads x and writes y: a copy. Backward reads x and dy and writes dx: the
-** sum of two arrays (a triad). With the prologue it is a copy more of each: residual and u become x
-** and y; u becomes du.
+** they cannot avoid. Forward reads x and writes y: a copy. Backward reads x and dy and writes dx:
+** the sum of two arrays (a triad). With the prologue it is a copy more of each: residual and u
+** become x and y; u becomes du.
 **
 ** Arrays of 8192 x 3072 are far larger than the caches, so what is compared is how much of the
 ** memory's rate is left to use. That rate changes from one moment to the next on a machine with
-** neighbours. Hence a round is one call of each, the order turned round every time, and the ratio is
-** the median of the rounds' own ratios.
+** neighbours. Hence a round is one call of each, the order turned round every time, and the ratio
+** is the median of the rounds' own ratios.
 **
 ** Each side writes to buffers of its own and reads the same ones. All have been written before, so
 ** there are no page faults in what is timed; their number is shown. All lie in huge pages where the

@@ -8,9 +8,9 @@
 /* Bytes of workspace that the check of `full` needs. */
 int64_t bench_adaln_check_workspace(const kf_adaln *full);
 
-/* 0, or an exit code after saying what differs: on some of the tokens, forward and backward give the
-** bits of the portable kernel, and are as close to doubles as their type allows. Overwrites what
-** they write. */
+/* 0, or an exit code after saying what differs: on some of the tokens, forward and backward give
+** the bits of the portable kernel, and are as close to doubles as their type allows. Overwrites
+** what they write. */
 int bench_adaln_check(const char *command, const kf_adaln *full);
 
 #endif

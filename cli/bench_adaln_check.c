@@ -3,8 +3,8 @@
 ** The check of `bench adaln`: some hundred tokens in up to three sequences, one of them empty.
 **
 ** The bits must be those of the portable kernel: both write over bytes that were set differently
-** before, so what one of them forgets differs too. The portable kernel's own numbers are held against
-** doubles, y, dx, dscale and dshift.
+** before, so what one of them forgets differs too. The portable kernel's own numbers are held
+** against doubles, y, dx, dscale and dshift.
 */
 #include <math.h>
 #include <stdlib.h>
@@ -107,8 +107,8 @@ static bool close_to(double want, kf_dtype dtype, const void *values, int64_t i,
   return fabs(get(dtype, values, i) - want) <= tolerance; /* not so for a NaN */
 }
 
-/* One token; adds to sums (4, dim): of dscale, of its terms' absolute values, and of dshift. Returns
-** the name of what is wrong, or NULL. */
+/* One token; adds to sums (4, dim): of dscale, of its terms' absolute values, and of dshift.
+** Returns the name of what is wrong, or NULL. */
 static const char *check_token(const kf_adaln *a, int64_t seq, int64_t token, double *sums) {
   int64_t dim = a->dim, row = token * dim, mod = seq * dim;
   double mean = 0, variance = 0, c1 = 0, c2 = 0, most = 0, most_g = 0, n = (double)dim;

@@ -2,8 +2,8 @@
 /*
 ** knapformer bench bucket: from lengths to the last step of an epoch, and qsort of as many random
 ** doubles in between, so that both see the same machine at the same time. Timed whole:
-** kf_sampler_create, which copies and sorts lengths and arranges the epoch, and every kf_sampler_next.
-** One epoch is walked and checked before anything is timed.
+** kf_sampler_create, which copies and sorts lengths and arranges the epoch, and every
+** kf_sampler_next. One epoch is walked and checked before anything is timed.
 **
 ** Memory is what the resident set grew by at its peak, which Linux counts and lets us reset; where
 ** it does not, the figure is left out.
@@ -117,7 +117,8 @@ static double status_bytes(const char *key) {
   return kilobytes * 1024;
 }
 
-/* The peak is what is resident now. What malloc holds free would be used again unseen: it goes first. */
+/* The peak is what is resident now. What malloc holds free would be used again unseen: it goes
+** first. */
 static bool reset_peak(void) {
 #if defined(__GLIBC__)
   malloc_trim(0);

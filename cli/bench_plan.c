@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** knapformer bench plan: one planner plans one batch again and again, as in training, and qsort sorts as
-** many random doubles in between, so that both see the same machine at the same time and their
-** ratio can be compared between machines. The first plan is proved by kf_plan_check before
+** knapformer bench plan: one planner plans one batch again and again, as in training, and qsort
+** sorts as many random doubles in between, so that both see the same machine at the same time and
+** their ratio can be compared between machines. The first plan is proved by kf_plan_check before
 ** anything is timed. A call is timed whole: search, chunks, tables, figures and hash.
 */
 #include <stdlib.h>

@@ -2,16 +2,17 @@
 /*
 ** knapformer bench scheduler: what learning costs, and how well it predicts.
 **
-** Overhead: 32 ranks, the joint mix, a refit at every step. One scheduler's step (32 times reported,
-** learned from, refitted, planned) and the bare planner's plan of the same batch, in turn; the
-** difference is what the scheduler adds. Before anything is timed, both must give the same plan.
+** Overhead: 32 ranks, the joint mix, a refit at every step. One scheduler's step (32 times
+** reported, learned from, refitted, planned) and the bare planner's plan of the same batch, in
+** turn; the difference is what the scheduler adds. Before anything is timed, both must give the
+** same plan.
 **
-** Prediction: real work of a DiT block on this machine's CPU, matrix products of the held tokens and
-** attention of the owned heads, for four ranks that are run one after the other as the plan says.
-** Lengths are drawn log-uniformly from 256 to 16384. The scheduler starts from a guess that is wrong
-** by design; after the first half of the steps, each rank's time is compared with what was predicted
-** before it was measured. The same work is then done once more: how far two times of one work differ
-** says what no prediction can beat on this machine at this hour.
+** Prediction: real work of a DiT block on this machine's CPU, matrix products of the held tokens
+** and attention of the owned heads, for four ranks that are run one after the other as the plan
+** says. Lengths are drawn log-uniformly from 256 to 16384. The scheduler starts from a guess that
+** is wrong by design; after the first half of the steps, each rank's time is compared with what was
+** predicted before it was measured. The same work is then done once more: how far two times of one
+** work differ says what no prediction can beat on this machine at this hour.
 */
 #include <math.h>
 #include <stdlib.h>
@@ -238,7 +239,8 @@ static kf_status run_step(kf_scheduler *s, const work *w, uint64_t *state, score
   return KF_OK;
 }
 
-/* *row and the figures of so many steps, the first half of which are for learning. 0 or an exit code. */
+/* *row and the figures of so many steps, the first half of which are for learning. 0 or an exit
+** code. */
 static int prediction(int64_t steps, bench_row *row, bench_figure figures[2]) {
   static score total;
   kf_scheduler_options options = {.rebalance_interval = 5};

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
 ** What routing makes of the batches of two_term: each step's samples go to a planner, which splits
-** and moves sequences until all ranks take as long, within the memory that the batches were made for.
+** and moves sequences until all ranks take as long, within the memory that the batches were made
+** for.
 **
 ** Planning takes a few milliseconds a step, a data set has up to millions of steps, and their mean
 ** is what is wanted: at most BUCKET_MOST_STEPS are planned, evenly spaced over the epoch.

@@ -63,8 +63,8 @@ __attribute__((format(printf, 3, 4)))
 int
 cli_fail(int code, const char *command, const char *format, ...);
 
-/* 0 if a call of the library succeeded; else an exit code, after saying what failed. `option` is what
-** the user gave, or NULL. */
+/* 0 if a call of the library succeeded; else an exit code, after saying what failed. `option` is
+** what the user gave, or NULL. */
 int cli_exit_code(kf_status status, const char *command, const char *option);
 
 /* The whole of a file, or of standard input if `path` is "-"; free() *out. 0, or an exit code after
@@ -81,16 +81,16 @@ typedef struct cli_file {
   bool is_written;           /* so "-" is no file */
 } cli_file;
 
-/* Is a file named twice, by whatever name? It would be read twice, or written over. 0, or an exit code
-** after saying so. */
+/* Is a file named twice, by whatever name? It would be read twice, or written over. 0, or an exit
+** code after saying so. */
 int cli_check_files(const char *command, const cli_file *file, int n);
 
-/* Write a text that an option asked for into the file it named, over what is there, and free it. 0, or
-** an exit code after saying why. */
+/* Write a text that an option asked for into the file it named, over what is there, and free it. 0,
+** or an exit code after saying why. */
 int cli_write_file(const char *command, const char *option, const char *path, char *text);
 
-/* Show an object that json_pack has made, or NULL for want of memory, and free it. 0, or an exit code
-** after saying why. */
+/* Show an object that json_pack has made, or NULL for want of memory, and free it. 0, or an exit
+** code after saying why. */
 int cli_print_json(const char *command, json_t *object, int digits);
 
 /* Close stdout and see that all of it was written: a full disk must not look like success. */
@@ -114,7 +114,8 @@ typedef struct cli_configuration {
 /* Returns 0, or an exit code after saying what is wrong. */
 int cli_configure(const char *command, const cli_configuration *asked, kf_config *config);
 
-/* When all steps are done: end the files of a configuration and save the state, both in any case. */
+/* When all steps are done: end the files of a configuration and save the state, both in any
+** case. */
 int cli_end_files(const char *command, kf_outputs *outputs, const kf_scheduler *scheduler,
                   const char *state_file);
 
@@ -133,7 +134,8 @@ typedef struct cli_ranks {
 /* 0, or an exit code after saying which variable of the environment is wrong. */
 int cli_find_ranks(const char *command, cli_ranks *out);
 
-/* Is this process one of the ranks of an MPI launcher (not torchrun), whatever its variables say? */
+/* Is this process one of the ranks of an MPI launcher (not torchrun), whatever its variables
+** say? */
 bool cli_mpi_rank(void);
 
 /* -------------------------------------------------------------- launch.c: the ranks */
@@ -163,7 +165,8 @@ typedef struct cli_screen {
 /* With bars of 8 to `most` cells, 60 at the most; `bar` if it is in between. */
 cli_screen cli_screen_of(int bar, int most);
 
-/* Of standard output, colour on a terminal only; for rows of two bars whose text takes `n_columns`. */
+/* Of standard output, colour on a terminal only; for rows of two bars whose text takes
+** `n_columns`. */
 cli_screen cli_screen_of_stdout(int n_columns);
 
 /* A bar of compute and communication, `top` of which would fill all cells; where it ends short of

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* knapformer bench: how fast the library is on this machine. Finds the benchmark, shows its rows. */
+/* knapformer bench: how fast the library is on this machine. Finds the benchmark, shows its
+** rows. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

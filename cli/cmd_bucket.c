@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** knapformer bucket: lengths and limits in, the batches of five rules out, side by side, as a table,
-** as JSON or as a picture.
+** knapformer bucket: lengths and limits in, the batches of five rules out, side by side, as a
+** table, as JSON or as a picture.
 **
 **     lengths --kf_bucket_create--> batch sizes
 **     lengths --kf_sampler_create--> an epoch's steps --kf_sampler_figures--> figures

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `knapformer bucket` finds out and shows: five rules on the same samples, ranks and limits. */
+/* What `knapformer bucket` finds out and shows: five rules on the same samples, ranks and
+** limits. */
 #ifndef CMD_BUCKET_H
 #define CMD_BUCKET_H
 

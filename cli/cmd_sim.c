@@ -415,7 +415,8 @@ static int print_line(const kf_metrics *m) {
   return good ? 0 : cli_fail(EXIT_FAILED, name, "steps_file: cannot write \"-\"");
 }
 
-/* The figures of the last step are complete now, also those that travelled with this one's lengths. */
+/* The figures of the last step are complete now, also those that travelled with this one's
+** lengths. */
 static int show_last(job *j) {
   const kf_metrics *m = kf_scheduler_metrics(j->scheduler);
   for (int32_t i = 0; m->drifts > j->drifts && i < m->n_drifts; i++) {

@@ -114,8 +114,8 @@ static int read_state(train_session *s) {
   return 0;
 }
 
-/* What plans begin with: a file's cost, the model's FLOPs if the user wants no more, what a state was
-** begun with, or else what one block takes here. */
+/* What plans begin with: a file's cost, the model's FLOPs if the user wants no more, what a state
+** was begun with, or else what one block takes here. */
 static int find_cost(train_session *s) {
   const kf_config *c = &s->config;
   kf_cost *cost = &s->scheduling->plan.cost;

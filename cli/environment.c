@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** Which rank of how many is this process? Launchers say it in the environment, each in its own words.
+** Which rank of how many is this process? Launchers say it in the environment, each in its own
+** words.
 **
 ** They nest: mpirun inside an allocation of Slurm's starts its helpers by srun, so that a rank of
 ** Open MPI or MPICH also carries the numbers of that helper; torchrun is started by srun or mpirun

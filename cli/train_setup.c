@@ -191,8 +191,9 @@ static double memory_available(void) {
   return fmin(kilobytes * 1024, isfinite(used) && isfinite(limit) ? limit - used : INFINITY);
 }
 
-/* Bytes of a rank that holds so many rows: parameters, moments and averages of each variant, gradients,
-** to compare with: the first parameters; activations; and what a process of MPI takes. */
+/* Bytes of a rank that holds so many rows: parameters, moments and averages of each variant,
+** gradients, to compare with: the first parameters; activations; and what a process of MPI
+** takes. */
 static kf_status bytes_of(const train_session *s, int64_t rows, int64_t seqs, double *out) {
   const int64_t most_rows = (int64_t)1 << 40; /* the bytes of more do not fit 64 bits */
   train_net_options net = {.model = s->model};

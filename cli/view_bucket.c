@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** The rules of `knapformer bucket` on a terminal: a table with a line for each, what they dropped or
-** could not fill in words, and a row per bucket of two_term, whose two bars show how much of the
+** The rules of `knapformer bucket` on a terminal: a table with a line for each, what they dropped
+** or could not fill in words, and a row per bucket of two_term, whose two bars show how much of the
 ** memory and of the compute limit a full batch takes. One of them is near its limit in every row,
 ** and where the other takes over the eye sees memory-bound lengths become compute-bound.
 **
@@ -114,7 +114,8 @@ static bool print_left_of(const bucket_result *r, int rule) {
   return say(of, begun, e->dropped_batches, dropped);
 }
 
-/* The longest sample sets the shortest step: a limit below it keeps all other batches small in vain. */
+/* The longest sample sets the shortest step: a limit below it keeps all other batches small in
+** vain. */
 static bool print_longest(const bucket_result *r) {
   const kf_buckets *b = r->buckets[TWO_TERM];
   const kf_bucket *longest = &b->bucket[b->n - 1];

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
 ** Batches under a memory and a compute limit, for a loader that cannot route: four ranks in one
-** process, simulated times, and batch sizes that follow what the times teach. A step shall take 1.7 s;
-** attention turns out three times as dear as was assumed, so batches of long samples become smaller.
+** process, simulated times, and batch sizes that follow what the times teach. A step shall take 1.7
+** s; attention turns out three times as dear as was assumed, so batches of long samples become
+** smaller.
 **
 **     cc batches.c $(pkg-config --cflags --libs knapformer) -o batches && ./batches
 */
@@ -13,7 +14,8 @@ enum { RANKS = 4, SAMPLES = 20000 };
 
 static int64_t len[SAMPLES];
 
-/* What the ranks measure. On a cluster each reports its own, and kf_step_schedule spreads the word. */
+/* What the ranks measure. On a cluster each reports its own, and kf_step_schedule spreads the
+** word. */
 static kf_status report(kf_scheduler *scheduler, const kf_batch *batch, const kf_cost *truth) {
   for (int32_t r = 0; r < RANKS; r++) {
     double seconds = 0;

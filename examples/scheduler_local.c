@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** The online scheduler on local ranks: eight threads plan 80 steps together. Their clock is made up,
-** so that the example is quick: attention is dearer than the scheduler was told, and from step 30 on
-** rank 5 takes twice as long. The scheduler finds both, and gives rank 5 less to do.
+** The online scheduler on local ranks: eight threads plan 80 steps together. Their clock is made
+** up, so that the example is quick: attention is dearer than the scheduler was told, and from step
+** 30 on rank 5 takes twice as long. The scheduler finds both, and gives rank 5 less to do.
 **
 **     cc scheduler_local.c $(pkg-config --cflags --libs knapformer) -pthread -o scheduler_local
 */

@@ -152,13 +152,14 @@ typedef struct kf_batch {
 } kf_batch;
 
 /*
-** A batch from a mix: a name (lowres, mixres, joint, lowres4k, clips, wan) or data codes such
-** as "g16b4i256f1s0,g8b1i2048f1s0": ranks, samples a rank, pixels a side (a multiple of 16, a
-** token is 16 x 16), frames, and whether frames are a video: s0 keeps every frame, s1 makes
-** int(frames/3.4) latent frames of them. `n_ranks` 0 takes the mix's own ranks; any other number
-** cycles through them. `seed` draws the text lengths: sample i of rank r has 0 to 392 text tokens,
+** A batch from a mix: a name (lowres, mixres, joint, lowres4k, clips, wan) or data codes such as
+** "g16b4i256f1s0,g8b1i2048f1s0": ranks, samples a rank, pixels a side (a multiple of 16, a token is
+** 16 x 16), frames, and whether frames are a video: s0 keeps every frame, s1 makes int(frames/3.4)
+** latent frames of them. `n_ranks` 0 takes the mix's own ranks; any other number cycles through
+** them. `seed` draws the text lengths: sample i of rank r has 0 to 392 text tokens,
 ** splitmix64(seed<<40 ^ r<<20 ^ i) % 393. The batch has profiles. `wan` is a data set rather than a
-** step, for section 19: 16 ranks of 400 images and videos without text, which doc/batches.md describes.
+** step, for section 19: 16 ranks of 400 images and videos without text, which doc/batches.md
+** describes.
 */
 KF_API kf_status kf_mix_create(const char *mix, int32_t n_ranks, uint64_t seed, kf_batch **out);
 
@@ -266,7 +267,8 @@ typedef struct kf_cost {
 KF_API kf_status kf_cost_static(const kf_model *model, const kf_cluster *cluster, double gamma,
                                 kf_cost *out);
 
-/* kf_model_parse, kf_cluster_parse and kf_cost_static in one call; model NULL or "" is KF_DEFAULT_MODEL. */
+/* kf_model_parse, kf_cluster_parse and kf_cost_static in one call; model NULL or "" is
+** KF_DEFAULT_MODEL. */
 KF_API kf_status kf_cost_preset(const char *model, const char *cluster, int32_t n_ranks,
                                 double gamma, kf_cost *out);
 
@@ -321,9 +323,9 @@ KF_API int64_t kf_planner_budget(double us);
 #define KF_PLAN_VERSION 2
 
 /*
-** When a rank computes a chunk, in every layer of the forward pass: rows of split sequences first, then
-** whole sequences beside the exchange before attention (early) and beside the one after it (late).
-** Backward is mirrored. A sequence with one chunk, as one of no tokens is, is whole.
+** When a rank computes a chunk, in every layer of the forward pass: rows of split sequences first,
+** then whole sequences beside the exchange before attention (early) and beside the one after it
+** (late). Backward is mirrored. A sequence with one chunk, as one of no tokens is, is whole.
 */
 typedef enum kf_part {
   KF_PART_SPLIT = 0,
@@ -428,8 +430,8 @@ KF_API kf_status kf_plan_check(const kf_plan *plan, const kf_batch *batch);
 
 /*
 ** What one rank sends and receives under a plan, as data for a transport of any kind. Forward moves
-** units from side 0 to side 1; reverse is the same table with the sides swapped. A unit is a row, or in
-** the Ulysses kinds a (row, head) pair.
+** units from side 0 to side 1; reverse is the same table with the sides swapped. A unit is a row,
+** or in the Ulysses kinds a (row, head) pair.
 */
 typedef enum kf_exchange_kind {
   KF_EXCHANGE_ROUTE = 0,     /* rows at home; rows as held */
@@ -467,14 +469,14 @@ typedef struct kf_exchange {
   const kf_segment *segment;
 } kf_exchange;
 
-/* `heads`: of the model, where that is another number than the plan was made with (each owner's share is
-** then rounded to whole heads); 0: the plan's. Read by the Ulysses kinds only. */
+/* `heads`: of the model, where that is another number than the plan was made with (each owner's
+** share is then rounded to whole heads); 0: the plan's. Read by the Ulysses kinds only. */
 KF_API kf_status kf_exchange_create(const kf_plan *plan, int32_t rank, kf_exchange_kind kind,
                                     int32_t heads, kf_exchange **out);
 KF_API void kf_exchange_free(kf_exchange *exchange);
 
-/* Make a table anew, for the next step, in the memory it has: nothing is allocated once that is large
-** enough. Where it fails, the table is as it was. Where *exchange is NULL it is created. */
+/* Make a table anew, for the next step, in the memory it has: nothing is allocated once that is
+** large enough. Where it fails, the table is as it was. Where *exchange is NULL it is created. */
 KF_API kf_status kf_exchange_renew(const kf_plan *plan, int32_t rank, kf_exchange_kind kind,
                                    int32_t heads, kf_exchange **exchange);
 
@@ -489,14 +491,14 @@ KF_API kf_status kf_svg_plan(const kf_plan *plan, const char *title, char **out)
 /* -------------------------------------------------------------------- 8. comm */
 
 /*
-** One rank's end of ranks that are connected. Unless it says otherwise, a function of sections 8 to 11
-** that takes a comm is collective: all ranks call the same functions in the same order, each from
-** one thread at a time, also those with nothing to send.
+** One rank's end of ranks that are connected. Unless it says otherwise, a function of sections 8 to
+** 11 that takes a comm is collective: all ranks call the same functions in the same order, each
+** from one thread at a time, also those with nothing to send.
 **
-** Collectives agree: no rank fails alone. A rank that fails, or is handed wrong arguments, tells the
-** others, and every rank returns an error that names it and its reason: from the same call, or from
-** the next where it had nothing to get from that rank. A rank that nobody hears from within the
-** timeout gives KF_ETIMEOUT, naming it, on every other rank. After such an error the comm is
+** Collectives agree: no rank fails alone. A rank that fails, or is handed wrong arguments, tells
+** the others, and every rank returns an error that names it and its reason: from the same call, or
+** from the next where it had nothing to get from that rank. A rank that nobody hears from within
+** the timeout gives KF_ETIMEOUT, naming it, on every other rank. After such an error the comm is
 ** broken: every later call returns the same sentence, and all that is left is to free it and to end
 ** the job (which is the program's business: print kf_last_error() and exit with a code that is not
 ** 0; mpirun and srun then end the others). What kf_step_gather finds wrong with lengths, and
@@ -540,8 +542,8 @@ KF_API kf_status kf_comm_fail(kf_comm *comm, const char *reason);
 
 KF_API kf_status kf_comm_barrier(kf_comm *comm);
 
-/* Every rank's record of `n_bytes` (the same on all), in the order of ranks: all (n_ranks, n_bytes).
-** For small records: it takes latency, not bandwidth. */
+/* Every rank's record of `n_bytes` (the same on all), in the order of ranks: all (n_ranks,
+** n_bytes). For small records: it takes latency, not bandwidth. */
 KF_API kf_status kf_comm_gather(kf_comm *comm, const void *record, int64_t n_bytes, void *all);
 
 /* All-to-all of bytes: send_bytes[q] of them go to rank q, and lie one rank after the other in
@@ -615,24 +617,25 @@ typedef struct kf_tensor {
 } kf_tensor;
 
 /*
-** Move by an exchange table of this rank (section 6): `n_tensors` tensors, all in one exchange. from[i]
-** and to[i] have as many units as the table's sides: rows, or in the Ulysses kinds rows of
-** exchange->heads heads on side 0 and (row, head) pairs on side 1. Strides are each side's own (those of
-** pairs are 0), and the two do not overlap. What stays on the rank is copied once. Other sizes are refused
-** before anything moves. Nothing is allocated once an exchange of this size has been made. A table can be
-** used any number of times: make it once a step.
+** Move by an exchange table of this rank (section 6): `n_tensors` tensors, all in one exchange.
+** from[i] and to[i] have as many units as the table's sides: rows, or in the Ulysses kinds rows of
+** exchange->heads heads on side 0 and (row, head) pairs on side 1. Strides are each side's own
+** (those of pairs are 0), and the two do not overlap. What stays on the rank is copied once. Other
+** sizes are refused before anything moves. Nothing is allocated once an exchange of this size has
+** been made. A table can be used any number of times: make it once a step.
 */
 KF_API kf_status kf_exchange_forward(kf_comm *comm, const kf_exchange *exchange, int32_t n_tensors,
                                      const kf_tensor *from, const kf_tensor *to);
 
-/* The way back, from side 1 to side 0: also the backward of forward. KF_EXCHANGE_SEQUENCES has none. */
+/* The way back, from side 1 to side 0: also the backward of forward. KF_EXCHANGE_SEQUENCES has
+** none. */
 KF_API kf_status kf_exchange_reverse(kf_comm *comm, const kf_exchange *exchange, int32_t n_tensors,
                                      const kf_tensor *from, const kf_tensor *to);
 
 /*
-** Route without a table to keep: it is made for the call. home[i] has plan->home_rows[rank] rows, one
-** sequence after the other; held[i] gets plan->hold_rows[rank] rows, in the order of plan->hold: chunk
-** c's begin at plan->hold_row[c]. Both have the same row_bytes, as on all ranks.
+** Route without a table to keep: it is made for the call. home[i] has plan->home_rows[rank] rows,
+** one sequence after the other; held[i] gets plan->hold_rows[rank] rows, in the order of
+** plan->hold: chunk c's begin at plan->hold_row[c]. Both have the same row_bytes, as on all ranks.
 */
 KF_API kf_status kf_route_forward(kf_comm *comm, const kf_plan *plan, int32_t n_tensors,
                                   const kf_tensor *home, const kf_tensor *held);
@@ -701,9 +704,9 @@ typedef struct kf_attention {
   int64_t workspace_bytes;
 } kf_attention;
 
-/* Bytes of workspace that both calls need for these segments, head_dim and n_threads. Not squares of
-** lengths: about a megabyte a thread, and 8 bytes for some hundred rows. 64 where there is nothing
-** to do, or where the calls would refuse the shape. */
+/* Bytes of workspace that both calls need for these segments, head_dim and n_threads. Not squares
+** of lengths: about a megabyte a thread, and 8 bytes for some hundred rows. 64 where there is
+** nothing to do, or where the calls would refuse the shape. */
 KF_API int64_t kf_attention_workspace(const kf_attention *attention);
 
 KF_API kf_status kf_attention_forward(const kf_attention *attention);
@@ -773,9 +776,9 @@ typedef struct kf_adaln {
   int64_t workspace_bytes;
 } kf_adaln;
 
-/* Bytes of workspace that both calls need: two rows of floats (three with a gate) for every 32 tokens
-** of a sequence, and some ten for each thread. 64 where there is nothing to do, or where the calls
-** would refuse the shape. */
+/* Bytes of workspace that both calls need: two rows of floats (three with a gate) for every 32
+** tokens of a sequence, and some ten for each thread. 64 where there is nothing to do, or where the
+** calls would refuse the shape. */
 KF_API int64_t kf_adaln_workspace(const kf_adaln *adaln);
 
 KF_API kf_status kf_adaln_forward(const kf_adaln *adaln);
@@ -826,8 +829,8 @@ typedef struct kf_fit {
   int32_t n_ranks;
 } kf_fit;
 
-/* Rows from CSV text: a header with seq_len, seconds and maybe rank, in any order; other columns are
-** skipped. free() *rows. `text` need not end in 0; `name` is used in messages only. */
+/* Rows from CSV text: a header with seq_len, seconds and maybe rank, in any order; other columns
+** are skipped. free() *rows. `text` need not end in 0; `name` is used in messages only. */
 KF_API kf_status kf_fit_parse(const char *name, const char *text, size_t n_bytes, kf_fit_row **rows,
                               int64_t *n_rows);
 
@@ -843,12 +846,14 @@ KF_API kf_status kf_fit_rows(const kf_fit_row *rows, int64_t n_rows, double *slo
 ** there is no linear term. */
 KF_API double kf_fit_gamma(const kf_fit *fit, const kf_model *model);
 
-/* Measured against predicted, both axes logarithmic, and the errors along the lengths, as SVG; free()
-** it. Where ranks differ, divide seconds by the slowness first. `outlier` and `title` may be NULL. */
+/* Measured against predicted, both axes logarithmic, and the errors along the lengths, as SVG;
+** free() it. Where ranks differ, divide seconds by the slowness first. `outlier` and `title` may be
+** NULL. */
 KF_API kf_status kf_svg_fit(const kf_fit_row *rows, int64_t n_rows, const uint8_t *outlier,
                             const kf_fit *fit, const char *title, char **out);
 
-/* The file for `cost_model: modelled`, and back: kf_fit_load sets the three coefficients of a cost. */
+/* The file for `cost_model: modelled`, and back: kf_fit_load sets the three coefficients of a
+** cost. */
 KF_API kf_status kf_fit_text(const kf_fit *fit, char **out);
 KF_API kf_status kf_fit_load(const char *name, const char *text, size_t n_bytes, kf_cost *cost);
 
@@ -905,16 +910,16 @@ KF_API kf_status kf_config_parse(const char *name, const char *text, size_t n_by
 /* "key=value", as after --set. */
 KF_API kf_status kf_config_set(const char *assignment, kf_config *config);
 
-/* What kf_config_parse cannot see: do bags, cluster and model fit each other and so many ranks? With
-** n_ranks 0, which means not known, all but the ranks. */
+/* What kf_config_parse cannot see: do bags, cluster and model fit each other and so many ranks?
+** With n_ranks 0, which means not known, all but the ranks. */
 KF_API kf_status kf_config_check(const kf_config *config, int32_t n_ranks);
 
 /* The config as commented YAML that kf_config_parse reads back; free() it. */
 KF_API kf_status kf_config_text(const kf_config *config, char **out);
 
 /*
-** What a configuration (NULL: all defaults) means on so many ranks: every default filled in, texts and
-** cost_file read. What a configuration has no key for (speeds, a log, a cap of each rank) the
+** What a configuration (NULL: all defaults) means on so many ranks: every default filled in, texts
+** and cost_file read. What a configuration has no key for (speeds, a log, a cap of each rank) the
 ** caller may set in *out before kf_scheduler_create. kf_scheduler_options_free(*out).
 */
 struct kf_scheduler_options;
@@ -946,10 +951,10 @@ KF_API void kf_scheduler_options_free(struct kf_scheduler_options *options);
 **
 ** Times of a step travel with the lengths of the next, so that every rank knows the same and learns
 ** the same, to the bit, without a collective of its own. Every step is planned; every
-** rebalance_interval steps `history` refits: the three coefficients of the cost, one speed per rank,
-** one correction per class of sequence. A single pause, garbage collection or checkpoint does not
-** move it; what lasts five steps does. `static` and `modelled` keep their cost: they never refit, and
-** tell of drift and of the error of what they predict.
+** rebalance_interval steps `history` refits: the three coefficients of the cost, one speed per
+** rank, one correction per class of sequence. A single pause, garbage collection or checkpoint does
+** not move it; what lasts five steps does. `static` and `modelled` keep their cost: they never
+** refit, and tell of drift and of the error of what they predict.
 */
 typedef struct kf_scheduler kf_scheduler;
 
@@ -985,8 +990,8 @@ typedef struct kf_counters {
 ** `rank` was busy for `seconds` in the step that was planned last: computing and moving data,
 ** without waiting for others. Over a comm, report your own rank; in one process, all. A second
 ** report replaces the first, a rank that reports nothing is not learned from. Not a number,
-** negative, less than a nanosecond for a rank that had tokens, above a day, an unknown rank, counters
-** below 0: KF_EINVAL, and nothing changes. `counters` may be NULL.
+** negative, less than a nanosecond for a rank that had tokens, above a day, an unknown rank,
+** counters below 0: KF_EINVAL, and nothing changes. `counters` may be NULL.
 */
 KF_API kf_status kf_scheduler_update_stats(kf_scheduler *scheduler, int32_t rank, double seconds,
                                            const kf_counters *counters);
@@ -1012,23 +1017,24 @@ KF_API uint64_t kf_scheduler_hash(const kf_scheduler *scheduler);
 KF_API kf_status kf_step_schedule(kf_step *step, kf_scheduler *scheduler, const kf_rank_batch *mine,
                                   const kf_batch **batch, const kf_plan **plan);
 
-/* Collective: exchange the times of the last step now, settle on all ranks, and compare what they have
-** learned: before saving, after the last step, or where all ranks' metrics of a step are wanted at once. */
+/* Collective: exchange the times of the last step now, settle on all ranks, and compare what they
+** have learned: before saving, after the last step, or where all ranks' metrics of a step are
+** wanted at once. */
 KF_API kf_status kf_step_settle(kf_step *step, kf_scheduler *scheduler);
 
 /*
-** Everything the scheduler knows, as bytes with a version and a checksum: free() *out. Restored into
-** a scheduler of the same options, it goes on as if it had never stopped: the same times give the
-** same plans, bit for bit. All ranks of a comm hold the same after kf_step_settle, so one saves and
-** all restore. What is corrupt, cut off, of a later version, of other ranks or of another
-** model is refused, and the scheduler stays as it was.
+** Everything the scheduler knows, as bytes with a version and a checksum: free() *out. Restored
+** into a scheduler of the same options, it goes on as if it had never stopped: the same times give
+** the same plans, bit for bit. All ranks of a comm hold the same after kf_step_settle, so one saves
+** and all restore. What is corrupt, cut off, of a later version, of other ranks or of another model
+** is refused, and the scheduler stays as it was.
 */
 KF_API kf_status kf_scheduler_save(const kf_scheduler *scheduler, void **out, size_t *n_bytes);
 KF_API kf_status kf_scheduler_restore(kf_scheduler *scheduler, const char *name, const void *data,
                                       size_t n_bytes);
 
-/* The same by a state_file, and nothing where `path` is "". Restoring from a file that does not exist
-** leaves the scheduler as it is. Every rank restores, one saves. */
+/* The same by a state_file, and nothing where `path` is "". Restoring from a file that does not
+** exist leaves the scheduler as it is. Every rank restores, one saves. */
 KF_API kf_status kf_scheduler_save_file(const kf_scheduler *scheduler, const char *path);
 KF_API kf_status kf_scheduler_restore_file(kf_scheduler *scheduler, const char *path);
 
@@ -1056,8 +1062,8 @@ typedef struct kf_correction {
 
 /*
 ** The figures of the last step whose times are known; doc/metrics.md defines each. Belongs to the
-** scheduler, and lives until its next call. With fixed bags, a bag's figures are those of its ranks;
-** in auto every rank is a bag of its own.
+** scheduler, and lives until its next call. With fixed bags, a bag's figures are those of its
+** ranks; in auto every rank is a bag of its own.
 */
 typedef struct kf_metrics {
   int32_t version; /* KF_METRICS_VERSION */
@@ -1110,9 +1116,9 @@ KF_API kf_status kf_metrics_json(const kf_metrics *metrics, char **out);
 KF_API kf_status kf_metrics_prometheus(const kf_metrics *metrics, char **out);
 
 /*
-** The files that a configuration asks for, kept while steps go by, by one rank: steps_file, a JSON line
-** a step, and trace_file, both begun anew and written through at once; metrics_file, replaced whole at
-** every step. KF_EIO names the key, the file and the reason; "-" is no file.
+** The files that a configuration asks for, kept while steps go by, by one rank: steps_file, a JSON
+** line a step, and trace_file, both begun anew and written through at once; metrics_file, replaced
+** whole at every step. KF_EIO names the key, the file and the reason; "-" is no file.
 */
 typedef struct kf_outputs kf_outputs;
 KF_API kf_status kf_outputs_create(const kf_config *config, int32_t n_ranks, kf_outputs **out);
@@ -1128,8 +1134,9 @@ KF_API void kf_outputs_free(kf_outputs *outputs);
 KF_API kf_status kf_file_read(const char *path, char **out, size_t *n_bytes);
 
 /*
-** Write a file whole or not at all: beside it, to the disk, then in its place. Who reads it sees the
-** old one or the new one, also after a crash. KF_EIO says what failed; the old file is then as it was.
+** Write a file whole or not at all: beside it, to the disk, then in its place. Who reads it sees
+** the old one or the new one, also after a crash. KF_EIO says what failed; the old file is then as
+** it was.
 */
 KF_API kf_status kf_file_replace(const char *path, const void *data, size_t n_bytes);
 
@@ -1141,9 +1148,9 @@ KF_API kf_status kf_file_replace(const char *path, const void *data, size_t n_by
 **
 **     B(len) = max(1, min(floor(M_mem / len), floor(M_comp / work(len))))
 **
-** A bucket is one distinct length. What the rules differ in is `work`, and each keeps to M_comp as it
-** sees it: by the cost, a batch of `power` may exceed it, unless p was chosen, and one of equal_token by
-** far.
+** A bucket is one distinct length. What the rules differ in is `work`, and each keeps to M_comp as
+** it sees it: by the cost, a batch of `power` may exceed it, unless p was chosen, and one of
+** equal_token by far.
 */
 typedef enum kf_rule {
   KF_RULE_TWO_TERM = 0,    /* kf_cost_work: linear, quadratic and constant term */
@@ -1194,22 +1201,23 @@ typedef struct kf_buckets {
 
 /*
 ** Buckets of `n` lengths, in any order and repeated as they come, each of which occurs count[i]
-** times (NULL: once). A length above mem_tokens is KF_EINFEASIBLE: no batch can hold it; so is a comp_s
-** not above constant_s, but for equal_token. A length whose work is above M_comp is a batch by itself.
+** times (NULL: once). A length above mem_tokens is KF_EINFEASIBLE: no batch can hold it; so is a
+** comp_s not above constant_s, but for equal_token. A length whose work is above M_comp is a batch
+** by itself.
 */
 KF_API kf_status kf_bucket_create(const kf_bucket_options *options, const int64_t *len,
                                   const int64_t *count, int64_t n, kf_buckets **out);
 KF_API void kf_bucket_free(kf_buckets *buckets);
 
-/* How much memory a batch takes: fixed_bytes (weights, gradients, optimiser) and token_bytes for each
-** of its tokens. */
+/* How much memory a batch takes: fixed_bytes (weights, gradients, optimiser) and token_bytes for
+** each of its tokens. */
 typedef struct kf_activations {
   double token_bytes, fixed_bytes;
 } kf_activations;
 
 /* What a transformer block keeps of a token for the backward pass, 17 d elements (attention not
-** materialised), in all layers; with `recompute` the block's input, d, in all layers and 17 d in one.
-** fixed_bytes is 0. An estimate: measured bytes a token are better. */
+** materialised), in all layers; with `recompute` the block's input, d, in all layers and 17 d in
+** one. fixed_bytes is 0. An estimate: measured bytes a token are better. */
 KF_API kf_status kf_activations_static(const kf_model *model, double elem_bytes, int recompute,
                                        kf_activations *out);
 
@@ -1219,9 +1227,9 @@ KF_API kf_status kf_activations_tokens(const kf_activations *activations, double
 
 /*
 ** Lengths from text: words separated by blanks, commas or ends of lines. A word is a length in
-** tokens, "4096", or a shape, "832x480x81+392": width x height in pixels, frames (1), text tokens (0).
-** A shape has ceil(width/16) * ceil(height/16) tokens in each latent frame; the first frame is one
-** and every 4 further ones (or part of 4) are one. Either may end in "*1000": so many samples.
+** tokens, "4096", or a shape, "832x480x81+392": width x height in pixels, frames (1), text tokens
+** (0). A shape has ceil(width/16) * ceil(height/16) tokens in each latent frame; the first frame is
+** one and every 4 further ones (or part of 4) are one. Either may end in "*1000": so many samples.
 ** free() *len. `name` is used in messages only.
 */
 KF_API kf_status kf_lens_parse(const char *name, const char *text, size_t n_bytes, int64_t **len,
@@ -1247,11 +1255,11 @@ KF_API kf_status kf_lens_parse(const char *name, const char *text, size_t n_byte
 **       }
 **     }
 **
-** Samples are shuffled, each bucket is cut into batches of its size (what is left over makes a smaller
-** one), and batches are shuffled. `packed` has no buckets: it looks at `window` samples of the shuffled
-** order at a time, begins a batch with the one that waits longest, and fills it from the window
-** up to both limits, such that all batches come close to the same work. What is left at the end is
-** dealt evenly over the last steps.
+** Samples are shuffled, each bucket is cut into batches of its size (what is left over makes a
+** smaller one), and batches are shuffled. `packed` has no buckets: it looks at `window` samples of
+** the shuffled order at a time, begins a batch with the one that waits longest, and fills it from
+** the window up to both limits, such that all batches come close to the same work. What is left at
+** the end is dealt evenly over the last steps.
 **
 ** Online: a scheduler measures (also where nothing is routed: bag_size "g1n1"), refits at the same
 ** steps on every rank, and what it learned goes to the sampler:
@@ -1291,11 +1299,11 @@ typedef struct kf_sampled {
 } kf_sampled;
 
 /*
-** `len` (n_samples) is copied; sample i is the i-th. Lengths are 1 to KF_MAX_LEN; one above mem_tokens
-** is KF_EINFEASIBLE, naming it. Begins with epoch 0. Takes some 20 to 50 bytes a sample where lengths
-** repeat and at most 100 where all differ (40 more while restoring), 48 for each one of packed's window
-** and 20 for each sample of the largest step that was handed out; for ten million samples about a second
-** an epoch, three where all lengths differ.
+** `len` (n_samples) is copied; sample i is the i-th. Lengths are 1 to KF_MAX_LEN; one above
+** mem_tokens is KF_EINFEASIBLE, naming it. Begins with epoch 0. Takes some 20 to 50 bytes a sample
+** where lengths repeat and at most 100 where all differ (40 more while restoring), 48 for each one
+** of packed's window and 20 for each sample of the largest step that was handed out; for ten
+** million samples about a second an epoch, three where all lengths differ.
 */
 KF_API kf_status kf_sampler_create(const kf_sampler_options *options, const int64_t *len,
                                    int64_t n_samples, kf_sampler **out);
@@ -1304,33 +1312,35 @@ KF_API void kf_sampler_free(kf_sampler *sampler);
 /* Begin an epoch, from 0 to 2^32, at its first step. A cost that was set stays. */
 KF_API kf_status kf_sampler_set_epoch(kf_sampler *sampler, int64_t epoch);
 
-/* The next step, which lives until the sampler's next call; NULL after the last one of the epoch. */
+/* The next step, which lives until the sampler's next call; NULL after the last one of the
+** epoch. */
 KF_API kf_status kf_sampler_next(kf_sampler *sampler, const kf_sampled **out);
 
 /* Steps of this epoch; the number of the next one. */
 KF_API int64_t kf_sampler_steps(const kf_sampler *sampler);
 KF_API int64_t kf_sampler_step(const kf_sampler *sampler);
 
-/* The buckets by the cost that was set last, with the p that was found. Lives until the sampler's next
-** call. */
+/* The buckets by the cost that was set last, with the p that was found. Lives until the sampler's
+** next call. */
 KF_API const kf_buckets *kf_sampler_buckets(const kf_sampler *sampler);
 
 /*
-** From step `at` of this epoch on, make batches by another cost: p (unless given), M_comp (unless in
-** seconds) and batch sizes follow from it, and the samples not yet handed out by step `at` are
+** From step `at` of this epoch on, make batches by another cost: p (unless given), M_comp (unless
+** in seconds) and batch sizes follow from it, and the samples not yet handed out by step `at` are
 ** arranged anew. `at` is kf_sampler_step() or later: the same on every rank, so a loader that
-** prefetches names a step that no rank has reached. Where no batch size changes (packed: no sample's
-** share of M_comp by more than 1%, so that batches may be up to 1% above it), the order stays as it is;
-** else it takes as long as to begin an epoch. KF_EINFEASIBLE where comp_s is not above constant_s.
+** prefetches names a step that no rank has reached. Where no batch size changes (packed: no
+** sample's share of M_comp by more than 1%, so that batches may be up to 1% above it), the order
+** stays as it is; else it takes as long as to begin an epoch. KF_EINFEASIBLE where comp_s is not
+** above constant_s.
 */
 KF_API kf_status kf_sampler_set_cost(kf_sampler *sampler, int64_t at, const kf_cost *cost);
 
 /*
-** What to go on from, as bytes with a version and a checksum: free() *out. A sampler of the same lengths
-** and options (but for the cost, which is part of what is saved) that restores it hands out the same
-** steps from there on. 96 bytes, and 32 for each change of the cost that arranged this epoch anew and for
-** the last one; restoring does all of that again. What is corrupt or belongs to another sampler is
-** refused, and the sampler stays as it was.
+** What to go on from, as bytes with a version and a checksum: free() *out. A sampler of the same
+** lengths and options (but for the cost, which is part of what is saved) that restores it hands out
+** the same steps from there on. 96 bytes, and 32 for each change of the cost that arranged this
+** epoch anew and for the last one; restoring does all of that again. What is corrupt or belongs to
+** another sampler is refused, and the sampler stays as it was.
 */
 KF_API kf_status kf_sampler_save(const kf_sampler *sampler, void **out, size_t *n_bytes);
 KF_API kf_status kf_sampler_restore(kf_sampler *sampler, const char *name, const void *data,
@@ -1339,8 +1349,8 @@ KF_API kf_status kf_sampler_restore(kf_sampler *sampler, const char *name, const
 /* A hash of all that decides the steps to come: ranks with the same one go on alike. */
 KF_API uint64_t kf_sampler_hash(const kf_sampler *sampler);
 
-/* What an epoch hands out, and what not. Seconds are predicted by the cost that was set last, limits and
-** sizes are those of kf_sampler_buckets; doc/batches.md defines each figure. */
+/* What an epoch hands out, and what not. Seconds are predicted by the cost that was set last,
+** limits and sizes are those of kf_sampler_buckets; doc/batches.md defines each figure. */
 typedef struct kf_epoch {
   int64_t epoch, n_steps, n_batches, n_samples, n_tokens; /* handed out, all ranks */
   int64_t dropped_batches, dropped_samples, dropped_tokens;
@@ -1405,16 +1415,17 @@ typedef struct kf_report {
 /*
 ** The page: what the balancer brought, in words and as pictures, in sections `timeline`,
 ** `imbalance`, `loss`, `fit` and `routing`; what was not measured is said to be missing.
-** Self-contained: it has no script, asks for nothing from outside and forbids itself to, is light or
-** dark as the reader's screen is. All texts are escaped. Below 1 MB whatever is drawn: many steps,
-** ranks, points or sequences are picked or drawn together, and the page says how. *out is
+** Self-contained: it has no script, asks for nothing from outside and forbids itself to, is light
+** or dark as the reader's screen is. All texts are escaped. Below 1 MB whatever is drawn: many
+** steps, ranks, points or sequences are picked or drawn together, and the page says how. *out is
 ** 0-terminated; free() it.
 */
 KF_API kf_status kf_report_html(const kf_report *report, char **out);
 
 /* ----------------------------------------------------------------- 21. numbers */
 
-/* The first output of splitmix64 from this state, and what is added to the state for each further one. */
+/* The first output of splitmix64 from this state, and what is added to the state for each further
+** one. */
 #define KF_SPLITMIX64_STEP 0x9e3779b97f4a7c15u
 KF_API uint64_t kf_splitmix64(uint64_t state);
 
@@ -1428,7 +1439,8 @@ KF_API double kf_quantile(double *value, int64_t n, double share);
 
 /* --------------------------------------------------------------------- 22. sim */
 
-/* To see a scheduler learn without a cluster. A rank takes `factor` times as long, in steps first .. last. */
+/* To see a scheduler learn without a cluster. A rank takes `factor` times as long, in steps first
+** .. last. */
 typedef struct kf_sim_spell {
   int32_t rank;
   double factor;
@@ -1458,8 +1470,9 @@ typedef struct kf_sim_times {
   int64_t samples;   /* whose first row the rank has */
 } kf_sim_times;
 
-/* What each rank of a planned step takes: out (n_ranks). Noise is drawn for each (seed, step, rank) by
-** itself: every rank of a job can compute the times of all, and a run that is resumed goes on alike. */
+/* What each rank of a planned step takes: out (n_ranks). Noise is drawn for each (seed, step, rank)
+** by itself: every rank of a job can compute the times of all, and a run that is resumed goes on
+** alike. */
 KF_API kf_status kf_sim_step(const kf_sim_clock *clock, int64_t step, const kf_batch *batch,
                              const kf_plan *plan, kf_sim_times *out);
 
@@ -1470,8 +1483,8 @@ KF_API double kf_sim_slowness(const kf_sim_clock *clock, int32_t rank, int64_t s
 
 /*
 ** Section 9 for ranks that talk by other means than a kf_comm: what they gather, as bytes. Nothing
-** here is collective. The caller's part is to gather: every rank's bytes, as many on all, one after the
-** other in the order of ranks. kf_step_schedule is
+** here is collective. The caller's part is to gather: every rank's bytes, as many on all, one after
+** the other in the order of ranks. kf_step_schedule is
 **
 **     kf_gather *gather;
 **     kf_gather_create(n_ranks, rank, 0, &gather);
@@ -1487,8 +1500,8 @@ KF_API double kf_sim_slowness(const kf_sim_clock *clock, int32_t rank, int64_t s
 **       kf_gather_agree(gather, all);
 **     }
 **
-** What is read from the same bytes is the same on every rank, errors and their sentences included: an
-** object is then as fit for the next step as it was. Any bytes are read or refused.
+** What is read from the same bytes is the same on every rank, errors and their sentences included:
+** an object is then as fit for the next step as it was. Any bytes are read or refused.
 */
 typedef struct kf_gather kf_gather;
 
@@ -1504,19 +1517,20 @@ KF_API void kf_gather_free(kf_gather *gather);
 ** after some kf_gather_read. */
 KF_API int64_t kf_gather_bytes(const kf_gather *gather);
 
-/* What this rank has, and what it told `scheduler` (NULL: nothing) of the last step. `wrong`, if not
-** NULL, is a sentence about its input, and every rank's kf_gather_read fails with it and its rank. */
+/* What this rank has, and what it told `scheduler` (NULL: nothing) of the last step. `wrong`, if
+** not NULL, is a sentence about its input, and every rank's kf_gather_read fails with it and its
+** rank. */
 KF_API kf_status kf_gather_pack(const kf_gather *gather, const kf_rank_batch *mine,
                                 const kf_scheduler *scheduler, const char *wrong, void *out);
 
-/* All ranks' bytes as a batch and records, as kf_step_gather gives them. *batch is NULL where not all
-** had room: pack and gather once more. So it always is at first, when versions are compared. */
+/* All ranks' bytes as a batch and records, as kf_step_gather gives them. *batch is NULL where not
+** all had room: pack and gather once more. So it always is at first, when versions are compared. */
 KF_API kf_status kf_gather_read(kf_gather *gather, const void *all, const kf_batch **batch,
                                 const void **records);
 
-/* Plan what was read and prove the plan; with a scheduler, after learning from the times, and where `plan`
-** is NULL without planning. `verdict` is what this rank has come to, also where it failed; *plan, NULL
-** if it failed, is to be followed once all agree. KF_EINVAL: a pointer is NULL. */
+/* Plan what was read and prove the plan; with a scheduler, after learning from the times, and where
+** `plan` is NULL without planning. `verdict` is what this rank has come to, also where it failed;
+** *plan, NULL if it failed, is to be followed once all agree. KF_EINVAL: a pointer is NULL. */
 KF_API kf_status kf_gather_plan(kf_gather *gather, kf_planner *planner, const kf_plan **plan,
                                 void *verdict);
 KF_API kf_status kf_gather_schedule(kf_gather *gather, kf_scheduler *scheduler,

@@ -50,7 +50,8 @@ static kf_status fail_to(const char *verb, const char *path, int error) {
 
 static kf_status fail(const char *path, int error) { return fail_to("write", path, error); }
 
-/* Where the file is that `path` means, itself or at the end of symbolic links. Returns 0 or errno. */
+/* Where the file is that `path` means, itself or at the end of symbolic links. Returns 0 or
+** errno. */
 static int follow(const char *path, char file[PATH_BYTES]) {
   if (strlen(path) >= PATH_BYTES) return ENAMETOOLONG;
   memcpy(file, path, strlen(path) + 1);

@@ -2,8 +2,8 @@
 /*
 ** Logarithm and exponential with the same bits everywhere. libm's differ between its versions, and
 ** on one machine with its processor (glibc picks a variant with fused multiply-add at run time), so
-** ranks that learn by them would drift apart. Only frexp, ldexp and arithmetic are used here, all of
-** which IEEE 754 defines to the bit. Within 2 ulp; some 10 ns.
+** ranks that learn by them would drift apart. Only frexp, ldexp and arithmetic are used here, all
+** of which IEEE 754 defines to the bit. Within 2 ulp; some 10 ns.
 */
 #ifndef KFI_REAL_H
 #define KFI_REAL_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
 ** For the loops between matrix products: the vector `vec` of LANES floats, by the instruction set
-** that the including file is compiled for, and `wide` of half as many doubles. Sums and products are
-** the compiler's + - * /; -ffp-contract=off keeps it from fusing them.
+** that the including file is compiled for, and `wide` of half as many doubles. Sums and products
+** are the compiler's + - * /; -ffp-contract=off keeps it from fusing them.
 */
 #ifndef KF_POINTWISE_VEC_H
 #define KF_POINTWISE_VEC_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** What was measured, step by step, and what it says. A record belongs to one variant of training; two
-** records of the same samples are compared.
+** What was measured, step by step, and what it says. A record belongs to one variant of training;
+** two records of the same samples are compared.
 **
 ** Figures are medians over steps, so that a step in which the machine did something else does not
 ** count; doc/train.md defines each.

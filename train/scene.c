@@ -148,8 +148,8 @@ static picture compose(const train_scene *s) {
 
 /* ---------------------------------------------------------------------------- drawing */
 
-/* Where something is that left `start` (0 to 1) of the room between r and side - r, moved by `distance`,
-** and bounced off both ends. Without room it stays in the middle. */
+/* Where something is that left `start` (0 to 1) of the room between r and side - r, moved by
+** `distance`, and bounced off both ends. Without room it stays in the middle. */
 static float bounce(float start, float distance, float side, float r) {
   float room = side - 2 * r;
   if (room <= 0) return side / 2;

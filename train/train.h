@@ -321,8 +321,8 @@ typedef struct train_variant train_variant;
 ** of its prediction. For kf_cost. */
 #define TRAIN_ROUTE_BYTES (sizeof(train_row) + TRAIN_VALUES * sizeof(float))
 
-/* `options`: of the scheduler. Without the balancer every sequence stays at home, and only the cost and
-** the number of ranks count. */
+/* `options`: of the scheduler. Without the balancer every sequence stays at home, and only the cost
+** and the number of ranks count. */
 kf_status train_variant_create(train_job *job, const kf_scheduler_options *options, bool balance,
                                train_variant **out);
 void train_variant_free(train_variant *variant);
@@ -330,8 +330,8 @@ kf_scheduler *train_variant_scheduler(train_variant *variant);
 
 const train_params *train_job_params(const train_job *job);
 
-/* A variant's parameters and their average, and the last step's gradients before they were scaled and
-** clipped: sums over all ranks and values. All (params->n_floats). */
+/* A variant's parameters and their average, and the last step's gradients before they were scaled
+** and clipped: sums over all ranks and values. All (params->n_floats). */
 float *train_variant_params(train_variant *variant);
 const float *train_variant_average(const train_variant *variant);
 const float *train_job_grads(const train_job *job);

@@ -10,8 +10,8 @@
 **   core_sampler.c  Sampler
 **   core_kernels.c  attention and adaln on memory that is given by address; adaln on CUDA, if built
 **
-** Only the limited API of Python 3.8 is used, so that one binary serves all later versions. It has no
-** buffers: arrays come in as bytes, go out as bytes or bytearray, and tensors come as addresses.
+** Only the limited API of Python 3.8 is used, so that one binary serves all later versions. It has
+** no buffers: arrays come in as bytes, go out as bytes or bytearray, and tensors come as addresses.
 */
 #ifndef KFPY_CORE_H
 #define KFPY_CORE_H
@@ -39,7 +39,8 @@ bool kfpy_array(PyObject *object, const char *name, int64_t n, size_t size, cons
 /* The same for an array whose size says how many there are. */
 bool kfpy_list(PyObject *object, const char *name, size_t size, const void **out, int64_t *n);
 
-/* What the bytes of a kf_config mean on so many ranks; NULL: raises. kf_scheduler_options_free it. */
+/* What the bytes of a kf_config mean on so many ranks; NULL: raises. kf_scheduler_options_free
+** it. */
 kf_scheduler_options *kfpy_resolve(PyObject *config, int n_ranks);
 
 /* A 0-terminated text of the library's, which is freed, as str. */

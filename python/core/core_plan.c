@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** Plan: a plan that outlives its planner's next call, because what is routed by it comes back in the
-** backward pass, when several later steps may have been planned. Its arrays are copied to one block.
+** Plan: a plan that outlives its planner's next call, because what is routed by it comes back in
+** the backward pass, when several later steps may have been planned. Its arrays are copied to one
+** block.
 **
-** And a rank's kf_exchange for a transport that has one all-to-all with uneven parts and can gather and
-** scatter rows by index: torch.distributed on any device.
+** And a rank's kf_exchange for a transport that has one all-to-all with uneven parts and can gather
+** and scatter rows by index: torch.distributed on any device.
 **
 **     in (n_in rows) --send_index--> | to rank 0 | to rank 1 | .. |
 **                                     all-to-all, send_count[q] rows to q, recv_count[q] from q
@@ -137,7 +138,8 @@ static PyObject *plan_svg(PyObject *self, PyObject *args) {
 
 /* --------------------------------------------------------------------------- exchanges */
 
-/* Does run i of what stays lie in one piece on both sides? The others are sent, to the rank itself. */
+/* Does run i of what stays lie in one piece on both sides? The others are sent, to the rank
+** itself. */
 static bool is_flat(const kf_exchange *x, int64_t i) {
   const kf_run *a = &x->run[0][x->run_off[0][x->n_peers] + i];
   const kf_run *b = &x->run[1][x->run_off[1][x->n_peers] + i];

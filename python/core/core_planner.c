@@ -222,7 +222,8 @@ static PyObject *restore(PyObject *object, PyObject *args) {
   return kfpy_leave(self, kfpy_none(status));
 }
 
-/* The files of the configuration: those of steps, begun when first written to, their end, the state. */
+/* The files of the configuration: those of steps, begun when first written to, their end, the
+** state. */
 static PyObject *write_files(PyObject *object, PyObject *args) {
   scheduler *self = (scheduler *)object;
   const kf_config *c = &self->config;

@@ -160,7 +160,8 @@ static bool assign(PyObject *texts, kf_config *c) {
   return n >= 0;
 }
 
-/* Texts, YAML over them, texts over that: one kf_config (bytes), and what Python wants to know of it. */
+/* Texts, YAML over them, texts over that: one kf_config (bytes), and what Python wants to know of
+** it. */
 static PyObject *config(PyObject *module, PyObject *args) {
   const char *name, *text;
   Py_ssize_t n_bytes;

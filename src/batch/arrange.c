@@ -5,13 +5,14 @@
 **     sample numbers --shuffle--> random order --cut or pack--> batches
 **       --place--> batches in the order of (step, rank) --write--> sample[], off[]
 **
-** All shuffles draw from one stream that begins with (seed, epoch, changes made so far), so the same
-** calls give the same steps on every rank and after every restart. Linear in samples but for the
-** digits of radix sorts; ten million samples take 0.5 s in buckets, 1 s packed.
+** All shuffles draw from one stream that begins with (seed, epoch, changes made so far), so the
+** same calls give the same steps on every rank and after every restart. Linear in samples but for
+** the digits of radix sorts; ten million samples take 0.5 s in buckets, 1 s packed.
 **
-** Memory is taken for the call: 20 bytes a sample, 16 more where batches are sorted, and for packed up
-** to 36 more (20 where batches are sorted) for each sample of the last steps. A sampler keeps 12 a sample
-** and 32 a bucket: at most 100 in all, if all lengths differ and the last steps are all there are.
+** Memory is taken for the call: 20 bytes a sample, 16 more where batches are sorted, and for packed
+** up to 36 more (20 where batches are sorted) for each sample of the last steps. A sampler keeps 12
+** a sample and 32 a bucket: at most 100 in all, if all lengths differ and the last steps are all
+** there are.
 */
 #include <float.h>
 #include <stdlib.h>
@@ -38,7 +39,8 @@ typedef struct arranging {
 
 /* ----------------------------------------------------------------------------- chance */
 
-/* 0 .. n-1, n up to 2^31: the high half of a 64 by 32 bit product, so that no number is favoured. */
+/* 0 .. n-1, n up to 2^31: the high half of a 64 by 32 bit product, so that no number is
+** favoured. */
 static int64_t throw_below(arranging *a, int64_t n) {
   uint64_t r = kfi_mix64(a->dice);
   a->dice += KF_SPLITMIX64_STEP;
@@ -124,9 +126,9 @@ static void cut(arranging *a, int32_t batch, int32_t *half) {
 }
 
 /*
-** Batches shall fill whole steps. Those that do not, the last of a random order, so that nobody's are
-** dropped more often than others', stay behind the placed ones and are dropped; or batches are cut in
-** two, those of the last step first, until it is full, if there are samples enough.
+** Batches shall fill whole steps. Those that do not, the last of a random order, so that nobody's
+** are dropped more often than others', stay behind the placed ones and are dropped; or batches are
+** cut in two, those of the last step first, until it is full, if there are samples enough.
 */
 static void complete(arranging *a) {
   int64_t n = a->n_batches, last = n - n % a->n_ranks, wanted = last + a->n_ranks;

@@ -197,9 +197,9 @@ static void add_work(step_works *d, double work, double weight) {
 }
 
 /*
-** The expected imbalance, E[1 - mean/max] of n_ranks batches drawn at random. Let F_k be the share of
-** batches up to the k-th smallest work w_k, and m_k their mean. The largest of n draws is at most w_k
-** with probability F_k^n, and given that, the mean of the draws is m_k. So
+** The expected imbalance, E[1 - mean/max] of n_ranks batches drawn at random. Let F_k be the share
+** of batches up to the k-th smallest work w_k, and m_k their mean. The largest of n draws is at
+** most w_k with probability F_k^n, and given that, the mean of the draws is m_k. So
 **
 **     E[mean/max] = sum over k of (F_k^n m_k - F_(k-1)^n m_(k-1)) / w_k.
 */
@@ -218,7 +218,8 @@ static double imbalance(step_works *d, int32_t n_ranks) {
   return 1 - share;
 }
 
-/* At most MERGED buckets that stand for all: neighbours together have the length of the middle one. */
+/* At most MERGED buckets that stand for all: neighbours together have the length of the middle
+** one. */
 static int64_t merge(const kf_bucket *bucket, int64_t n, kf_bucket *merged) {
   int64_t n_merged = n < MERGED ? n : MERGED;
   for (int64_t g = 0; g < n_merged; g++) {
@@ -230,9 +231,9 @@ static int64_t merge(const kf_bucket *bucket, int64_t n, kf_bucket *merged) {
 }
 
 /*
-** The p up to which no batch of several samples is above M_comp by the cost. So many samples of a length
-** are within it, n; floor((match_len / len)^p) must not be more, so p < log(n + 1) / log(match_len / len),
-** unless memory holds no more than n.
+** The p up to which no batch of several samples is above M_comp by the cost. So many samples of a
+** length are within it, n; floor((match_len / len)^p) must not be more, so p < log(n + 1) /
+** log(match_len / len), unless memory holds no more than n.
 */
 static double most_p(const kfi_limits *l, const kf_bucket *bucket, int64_t n) {
   double most = MOST_P;
@@ -245,8 +246,8 @@ static double most_p(const kfi_limits *l, const kf_bucket *bucket, int64_t n) {
   return most;
 }
 
-/* The p of the grid with the least imbalance that keeps to M_comp; the fitted one unless one is truly
-** better. Where none keeps to it, the least. */
+/* The p of the grid with the least imbalance that keeps to M_comp; the fitted one unless one is
+** truly better. Where none keeps to it, the least. */
 static double best_p(kfi_limits l, const kf_bucket *bucket, int64_t n, int32_t n_ranks) {
   double best = LEAST_P, least = 2, fitted = l.p, most = most_p(&l, bucket, n);
   kf_bucket merged[MERGED];

@@ -48,8 +48,8 @@ uint64_t *kfi_bucket_sort(const int64_t *len, int64_t n, uint64_t *key, uint64_t
 void kfi_bucket_gather(const int64_t *len, const int64_t *count, int64_t n, const uint64_t *sorted,
                        kf_bucket *bucket, int32_t *bucket_of);
 
-/* Resolve options that were checked: M_comp, the length that has it, p. Fails where the cost leaves no
-** room for a sequence. */
+/* Resolve options that were checked: M_comp, the length that has it, p. Fails where the cost leaves
+** no room for a sequence. */
 kf_status kfi_bucket_limits(const kf_bucket_options *options, const kf_bucket *bucket, int64_t n,
                             kfi_limits *out);
 

@@ -4,9 +4,9 @@
 ** each sample to the batch with the least work that has room for it.
 **
 ** As many steps as can be full are dealt first: they get the long samples, and short ones fill them
-** up. What has no room there is short, and makes one more step, even and quick. Dealing all steps alike
-** would leave those of the long samples as uneven as these are; it is done only where what has no
-** room is too little to give every rank of a step one.
+** up. What has no room there is short, and makes one more step, even and quick. Dealing all steps
+** alike would leave those of the long samples as uneven as these are; it is done only where what
+** has no room is too little to give every rank of a step one.
 */
 #include <stdlib.h>
 
@@ -82,10 +82,10 @@ static void open_batches(dealing *d, int64_t n) {
 }
 
 /*
-** Give a sample to the batch with the least work that has room; false: none has. If work leaves no room
-** in that batch, it leaves none in any other. If memory does not, the next ones are asked, but not all of
-** thousands: so a sample costs no more than ASIDE looks. A batch with no room for even the shortest drops
-** out.
+** Give a sample to the batch with the least work that has room; false: none has. If work leaves no
+** room in that batch, it leaves none in any other. If memory does not, the next ones are asked, but
+** not all of thousands: so a sample costs no more than ASIDE looks. A batch with no room for even
+** the shortest drops out.
 */
 static bool give(dealing *d, int64_t place) {
   const kf_bucket *b = bucket_at(d, place);

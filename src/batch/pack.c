@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** Batches of any lengths that fill both limits and have nearly the same work: a stream of samples in
-** random order, a window over it, and one batch after the other out of the window.
+** Batches of any lengths that fill both limits and have nearly the same work: a stream of samples
+** in random order, a window over it, and one batch after the other out of the window.
 **
 ** A batch wants (tokens, work) in the ratio that the window has, as much as the limits allow: if
-** compute binds, M_comp of work and less than M_mem of tokens; if memory binds, the other way round.
-** So short and long ones run out together, and what piles up is wanted more. Three phases fill it:
+** compute binds, M_comp of work and less than M_mem of tokens; if memory binds, the other way
+** round. So short and long ones run out together, and what piles up is wanted more. Three phases
+** fill it:
 **
 **   1. in order of age, the oldest always, others as long as what remains to be filled could still be
 **      filled: its work must not be more than one sequence of all its tokens would have.
@@ -16,17 +17,17 @@
 **   3. with whatever fits, if that has not filled it: the ratio cannot always be had, as where the long
 **      ones leave no room beside them.
 **
-** The window is indexed by work in 4096 bins, up to the largest that a batch can share, with a bitmap
-** over them, so that the largest sample below some work is found in a few nanoseconds. Every batch
-** takes the oldest sample, so none waits for more than `window` batches. What is left of the window at
-** the end is dealt evenly (deal.c).
-** On the mix wan: imbalance 0.002 where buckets have 0.2. About 100 ns a sample.
+** The window is indexed by work in 4096 bins, up to the largest that a batch can share, with a
+** bitmap over them, so that the largest sample below some work is found in a few nanoseconds. Every
+** batch takes the oldest sample, so none waits for more than `window` batches. What is left of the
+** window at the end is dealt evenly (deal.c). On the mix wan: imbalance 0.002 where buckets have
+** 0.2. About 100 ns a sample.
 **
 ** Tried and rejected: the ratio of all that is still to come (in a million samples it hardly moves,
-** while the long ones of the window are used up); dealing each step's samples by falling work alone (16
-** ranks of 2 long samples each cannot come out even; a window finds partners); best fit decreasing from
-** the window (takes the long ones first and is left with short ones, whose batches fill memory and not
-** the step).
+** while the long ones of the window are used up); dealing each step's samples by falling work alone
+** (16 ranks of 2 long samples each cannot come out even; a window finds partners); best fit
+** decreasing from the window (takes the long ones first and is left with short ones, whose batches
+** fill memory and not the step).
 */
 #include "pack.h"
 
@@ -308,8 +309,8 @@ static void take_by_choice(filling *f) {
   }
 }
 
-/* Whatever fits, so that no batch waits for partners that never come: of the length that would use up
-** work and memory together, or the longest below it. */
+/* Whatever fits, so that no batch waits for partners that never come: of the length that would use
+** up work and memory together, or the longest below it. */
 static void take_any(filling *f) {
   const kfi_limits *l = f->to->limits;
   while (f->work > CLOSED * f->want_work && f->words) {
@@ -369,8 +370,8 @@ static bool near_end(const filling *f) {
   return f->next == f->to->n && f->work_inside <= 2.0 * f->to->n_ranks * f->want_work;
 }
 
-/* Deal what is left, with the batches of a step that is not complete; and if that is too little to give
-** every rank one, with those of the step before. */
+/* Deal what is left, with the batches of a step that is not complete; and if that is too little to
+** give every rank one, with those of the step before. */
 static kf_status finish(filling *f) {
   kfi_packing *to = f->to;
   int64_t first, n = 0;

@@ -23,8 +23,9 @@ typedef struct kfi_packing {
 /* Fill order, begin and n_batches. Fails only where memory runs out. */
 kf_status kfi_pack(kfi_packing *packing);
 
-/* kfi_pack's end, by itself: deal `n` samples of `rest` evenly over whole steps, as few as have room,
-** and append their batches. Where there are fewer samples than ranks, the last step stays incomplete. */
+/* kfi_pack's end, by itself: deal `n` samples of `rest` evenly over whole steps, as few as have
+** room, and append their batches. Where there are fewer samples than ranks, the last step stays
+** incomplete. */
 kf_status kfi_pack_deal(kfi_packing *packing, const int32_t *rest, int64_t n);
 
 #endif

@@ -153,8 +153,8 @@ kf_status kfi_sampler_begin(kf_sampler *s, int64_t epoch, kfi_change start) {
   return KF_OK;
 }
 
-/* Would what was arranged last come out differently? What counts is the change since then: many small
-** ones add up. */
+/* Would what was arranged last come out differently? What counts is the change since then: many
+** small ones add up. */
 static bool matters(const kf_sampler *s, const kfi_limits *new) {
   const kfi_limits *old = &s->arranged;
   for (int64_t b = 0; b < s->n_buckets; b++) {

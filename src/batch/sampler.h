@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** The inside of a kf_sampler: sampler.c hands steps out, arrange.c makes them, sampler_state.c saves.
+** The inside of a kf_sampler: sampler.c hands steps out, arrange.c makes them, sampler_state.c
+** saves.
 **
 ** An epoch is two arrays. Batch k, of step k / n_ranks and rank k % n_ranks, is
 ** sample[off[k]] .. sample[off[k+1]-1]; after the last step's come the samples that are dropped.
@@ -50,8 +51,8 @@ struct kf_sampler {
 
 /* ---------------------------------------------------------------------------- arrange.c */
 
-/* Arrange anew what the steps from `first` on have, and what was dropped: or all samples, if the epoch
-** is fresh. By s->limits, s->epoch and s->n_changes. On failure nothing has changed. */
+/* Arrange anew what the steps from `first` on have, and what was dropped: or all samples, if the
+** epoch is fresh. By s->limits, s->epoch and s->n_changes. On failure nothing has changed. */
 kf_status kfi_arrange(kf_sampler *s, int64_t first, bool fresh);
 
 /* ---------------------------------------------------------------------------- sampler.c */

@@ -5,8 +5,8 @@
 **     plan --exchange table--> runs of rows --move.c--> blocks of memory --backend--> bytes at the peer
 **
 ** A backend moves bytes between ranks and knows neither plans nor tensors. It is the only one to
-** touch the memory that blocks point to, also for what stays on its rank: so a block may as well lie
-** on a device, and a backend may enqueue on a stream that it was created with and return.
+** touch the memory that blocks point to, also for what stays on its rank: so a block may as well
+** lie on a device, and a backend may enqueue on a stream that it was created with and return.
 */
 #ifndef KFI_COMM_H
 #define KFI_COMM_H

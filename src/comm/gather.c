@@ -8,13 +8,13 @@
 **     | head | record | len[room] | factor[room] | profile[room] |
 **
 ** factors and profiles only once any rank had some. The head holds what a rank measured of the last
-** step too, so that times cost no collective of their own. A rank that knows that its input is wrong
-** writes a sentence in place of its lengths.
+** step too, so that times cost no collective of their own. A rank that knows that its input is
+** wrong writes a sentence in place of its lengths.
 **
 ** `room` is what the largest rank needed so far. A rank with more sequences (or the first one with
-** factors) says so in its head, everybody sees it, and the gather is repeated with room for it. A new
-** object has room for nothing and gathers heads alone: their size is always the same, so that ranks
-** of another version or with other records find that out there.
+** factors) says so in its head, everybody sees it, and the gather is repeated with room for it. A
+** new object has room for nothing and gathers heads alone: their size is always the same, so that
+** ranks of another version or with other records find that out there.
 **
 ** Then what each rank has come to, its verdict: a configuration and a plan, or a reason.
 **
@@ -22,9 +22,9 @@
 ** same fault and returns the same sentence. The bytes of other ranks are input: any are read or
 ** refused.
 */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -166,8 +166,9 @@ kf_status kf_gather_pack(const kf_gather *g, const kf_rank_batch *mine,
 
 /* ----------------------------------------------------------------------- read */
 
-/* The first rank whose value is not that of more than half of them, or where there is no such value, not
-** rank 0's; -1: there is none. *like is a rank with that value: so the odd one out gets named. */
+/* The first rank whose value is not that of more than half of them, or where there is no such
+** value, not rank 0's; -1: there is none. *like is a rank with that value: so the odd one out gets
+** named. */
 static int32_t odd_one(const char *value, int64_t stride, size_t n_bytes, int32_t n_ranks,
                        int32_t *like) {
   int32_t held = 0, votes = 0, n = 0;
@@ -301,7 +302,8 @@ static kf_status not_gathered(void) {
                              "kf_gather_read)");
 }
 
-/* Say what this rank has come to: `status`, and where that is KF_OK, maybe a plan, which is proved first. */
+/* Say what this rank has come to: `status`, and where that is KF_OK, maybe a plan, which is proved
+** first. */
 static void conclude(kf_gather *g, kf_status status, uint64_t config, const kf_plan **plan,
                      void *out) {
   verdict v = {.config = config};

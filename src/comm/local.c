@@ -3,14 +3,14 @@
 ** The local backend: ranks are threads of one process.
 **
 ** A collective has two barriers. Before the first, each rank posts what it calls and where its data
-** lies. Between the two, what is posted is read-only, and ranks copy what they need straight from the
-** others' memory. After the second nobody reads another's memory any more.
+** lies. Between the two, what is posted is read-only, and ranks copy what they need straight from
+** the others' memory. After the second nobody reads another's memory any more.
 **
 **     post | barrier | compare, copy | barrier | return
 **
-** Waiting has a deadline. Who runs into it looks which ranks are missing, breaks the barrier with their
-** names and wakes the others; nobody waits at a broken one. A rank that leaves it first waits until no
-** other copies from its memory, which takes a memcpy's time.
+** Waiting has a deadline. Who runs into it looks which ranks are missing, breaks the barrier with
+** their names and wakes the others; nobody waits at a broken one. A rank that leaves it first waits
+** until no other copies from its memory, which takes a memcpy's time.
 */
 #include <errno.h>
 #include <pthread.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
 ** Tensors move by an exchange table: check everything, turn the table's runs into blocks of memory,
-** exchange them. For each peer the blocks are listed tensor by tensor: the long ones of a wide tensor
-** then stay together, and the short ones of narrow tensors share a message.
+** exchange them. For each peer the blocks are listed tensor by tensor: the long ones of a wide
+** tensor then stay together, and the short ones of narrow tensors share a message.
 */
 #include <string.h>
 

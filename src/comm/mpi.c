@@ -4,10 +4,10 @@
 ** and then polled, and polling looks at the clock and the alarms.
 **
 ** Alarms have a communicator of their own, with a receive always posted. A rank that fails sends
-** its reason to all. A rank that has waited for the whole timeout sends that to all too, and whoever
-** hears of it while waiting gives up as well and says so: a roll call. After a moment of grace,
-** ranks from which nothing was heard are the silent ones. Every rank that was waiting has heard the
-** same and names the same.
+** its reason to all. A rank that has waited for the whole timeout sends that to all too, and
+** whoever hears of it while waiting gives up as well and says so: a roll call. After a moment of
+** grace, ranks from which nothing was heard are the silent ones. Every rank that was waiting has
+** heard the same and names the same.
 **
 ** A comm that broke is not finalised: MPI_Finalize would wait for the ranks that are gone, and
 ** pending receives may still write to staging memory, which therefore is left to the process's end.
@@ -99,7 +99,8 @@ static kf_status nobody_silent(kfi_mpi *m, const kfi_alarm *other, const kfi_ala
                         timeout_s);
 }
 
-/* Waiting was in vain, here or elsewhere: find out who is silent. `first`: m->heard has an alarm. */
+/* Waiting was in vain, here or elsewhere: find out who is silent. `first`: m->heard has an
+** alarm. */
 static kf_status roll_call(kfi_mpi *m, bool first) {
   double grace_s = m->comm.timeout_s / 4 < 5 ? m->comm.timeout_s / 4 : 5;
   double end = kfi_now_s() + grace_s;

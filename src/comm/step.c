@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
 ** The online step over a comm: gather.c says what the bytes mean, here they are gathered. What it
-** finds is the same on every rank and leaves the comm in order; only a rank's own trouble (memory, a
-** pointer that is NULL) breaks it.
+** finds is the same on every rank and leaves the comm in order; only a rank's own trouble (memory,
+** a pointer that is NULL) breaks it.
 */
 #include <stdlib.h>
 

@@ -6,9 +6,10 @@
 **      "corrections":[...], "drift":[...], ..., "plan":{...}}
 **
 ** Ranks and bags are lists of records, not one list per figure: a line is a third longer for it,
-** but json_normalize(lines, "ranks", ["step"]) and jq's ".ranks[]" then give one row a rank. All keys
-** are there in every line, but for the counters that a rank did not report. The names are those of
-** kf_metrics, and doc/metrics.md defines them. What is not finite is null. 16384 ranks take 4 MB.
+** but json_normalize(lines, "ranks", ["step"]) and jq's ".ranks[]" then give one row a rank. All
+** keys are there in every line, but for the counters that a rank did not report. The names are
+** those of kf_metrics, and doc/metrics.md defines them. What is not finite is null. 16384 ranks
+** take 4 MB.
 */
 #include <inttypes.h>
 #include <math.h>

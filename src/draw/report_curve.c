@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** What happened over the steps: imbalance and loss, the variants over each other. The first one is a
-** broad pale line and the second a thin dark one, so that both are seen where they coincide.
+** What happened over the steps: imbalance and loss, the variants over each other. The first one is
+** a broad pale line and the second a thin dark one, so that both are seen where they coincide.
 **
 ** A plot has a column a pixel. Where there are more steps than columns, a column shows the least
 ** and the largest of its steps, so that no spike is lost and a million steps take no more room than

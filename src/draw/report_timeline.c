@@ -10,10 +10,10 @@
 **     1 |pp|rrr|cccccccc||pp|rrr|..        |<- 5.9 s less
 **       0 s      2 s      4 s
 **
-** Which steps: consecutive ones that both variants have, whose sums come closest to what the medians
-** let expect, so that no pause and no lucky batch stands for the rest. Of more than MOST_ROWS ranks,
-** neighbours share a row and the busiest of them is drawn, in each step: it is the one that the
-** others wait for. A block becomes a piece of one <path> per phase.
+** Which steps: consecutive ones that both variants have, whose sums come closest to what the
+** medians let expect, so that no pause and no lucky batch stands for the rest. Of more than
+** MOST_ROWS ranks, neighbours share a row and the busiest of them is drawn, in each step: it is the
+** one that the others wait for. A block becomes a piece of one <path> per phase.
 */
 #include <inttypes.h>
 #include <math.h>
@@ -46,7 +46,8 @@ static double off_median(double sum, double median, int n) {
   return median > 0 ? fabs(sum / (n * median) - 1) : 0;
 }
 
-/* The window of n steps common to variants a and b (which may be the same one) that is most typical. */
+/* The window of n steps common to variants a and b (which may be the same one) that is most
+** typical. */
 static void choose(const kfi_report *r, int a, int b, window *out) {
   const kf_report_variant *first = &r->in->variant[a], *second = &r->in->variant[b];
   int64_t last[2][SHOWN], n_common = 0;

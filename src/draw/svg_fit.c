@@ -11,8 +11,8 @@
 **     error    |-·-.-·--.-·-·  0 is a perfect prediction; the curve is the power law
 **              |______________ length
 **
-** A point is a piece of one <path> per kind. Of many rows those that fall on a spot where one is drawn
-** already are left out, so that a million take no more room than the picture has spots.
+** A point is a piece of one <path> per kind. Of many rows those that fall on a spot where one is
+** drawn already are left out, so that a million take no more room than the picture has spots.
 */
 #include <inttypes.h>
 #include <math.h>

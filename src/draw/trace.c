@@ -44,7 +44,8 @@ kf_status kfi_trace_begin(int32_t n_ranks, char **out) {
   return kfi_writer_take(&w, "the head of a trace", out);
 }
 
-/* Whole nanoseconds; what is no time at all counts as 0, and 63 bits are enough for a sum of two. */
+/* Whole nanoseconds; what is no time at all counts as 0, and 63 bits are enough for a sum of
+** two. */
 static int64_t to_ns(double seconds) { return seconds > 0 ? llround(fmin(seconds, 4e9) * 1e9) : 0; }
 
 static void put_us(kfi_writer *w, int64_t ns) {

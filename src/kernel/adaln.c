@@ -4,9 +4,9 @@
 ** n_threads threads with the kernel of the wanted instruction set. adaln.h has the order of the
 ** arithmetic, adaln_portable.c the plain kernels.
 **
-** Threads take chunks (at most 32 neighbouring tokens of one sequence) from one counter. In backward
-** a chunk's sums for dscale and dshift go to a place of its own; a second round of threads adds them
-** up, in order of chunks, so it does not matter who computed which.
+** Threads take chunks (at most 32 neighbouring tokens of one sequence) from one counter. In
+** backward a chunk's sums for dscale and dshift go to a place of its own; a second round of threads
+** adds them up, in order of chunks, so it does not matter who computed which.
 **
 **     workspace: chunk table | chunk_off | sums of chunk 0, 1, .. | worker 0, 1, ..
 */
@@ -269,9 +269,9 @@ typedef struct worker {
 /*
 ** Where a thread's floats begin. Rows of tokens often begin on a page, or 64 bytes after it; a load
 ** that lies 4096 bytes from a store that is still on its way waits for it, and such lines push each
-** other out of the cache. So factor and shift lie a quarter and three quarters of a page further, and
-** the rows of column sums are not whole pages apart. Backward on one thread, four runs: 1.65 to 1.78
-** of a triad with both, 1.80 to 1.88 with neither.
+** other out of the cache. So factor and shift lie a quarter and three quarters of a page further,
+** and the rows of column sums are not whole pages apart. Backward on one thread, four runs: 1.65 to
+** 1.78 of a triad with both, 1.80 to 1.88 with neither.
 */
 static float *page_of(char *at, int quarters) {
   uintptr_t page = ((uintptr_t)at + PAGE - 1) / PAGE * PAGE;

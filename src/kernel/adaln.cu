@@ -11,8 +11,8 @@
 **              partials of that sequence's chunks in order.
 **
 ** Nothing is added by atomics, so nothing depends on who came first. Rows that do not fit a block
-** (8192 columns) go by tiles: forward reads x again to write y; backward first computes c1 and c2 of
-** all tokens of the chunk, then takes tile after tile.
+** (8192 columns) go by tiles: forward reads x again to write y; backward first computes c1 and c2
+** of all tokens of the chunk, then takes tile after tile.
 **
 **     workspace: chunk table | chunk_off | partial of chunk 0, 1, ..
 **
@@ -99,9 +99,9 @@ __device__ __forceinline__ void write_y(const call &c, const spot &at, const tok
 }
 
 /*
-** The spans of a row are in shared memory: one tile's twice, in turns, as in add_spans; those of several
-** tiles once. 128 registers a thread at most: with the limit left to the compiler, it aims lower, and
-** spills.
+** The spans of a row are in shared memory: one tile's twice, in turns, as in add_spans; those of
+** several tiles once. 128 registers a thread at most: with the limit left to the compiler, it aims
+** lower, and spills.
 */
 template <class T, bool EACH, int PATH>
 __global__ void __launch_bounds__(T::LANES *T::TEAMS, 512 / (T::LANES * T::TEAMS))
@@ -395,7 +395,8 @@ kf_status check_workspace(const kf_adaln *a) {
   return kf_fail(KF_EINVAL, sentence);
 }
 
-/* An error that does not stick to the device would otherwise be found by the caller's next check. */
+/* An error that does not stick to the device would otherwise be found by the caller's next
+** check. */
 kf_status device_failed(const char *what, cudaError_t error) {
   char sentence[256];
   snprintf(sentence, sizeof sentence, "%s: %s", what, cudaGetErrorString(error));
@@ -432,8 +433,8 @@ template <class S> choice choose(const kf_adaln &a, bool backward, path p) {
   return a.rounding == KF_ROUND_EACH ? choose<S, true>(backward, p) : choose<S, false>(backward, p);
 }
 
-/* Rows of several tiles are cut evenly; blocks are whole warps. Forward by tiles needs the most shared
-** memory: 48 KB with KF_MAX_DIM, which a block may have without asking. */
+/* Rows of several tiles are cut evenly; blocks are whole warps. Forward by tiles needs the most
+** shared memory: 48 KB with KF_MAX_DIM, which a block may have without asking. */
 shape shape_of(const choice &o, int64_t dim, bool backward) {
   const int64_t n_spans = (dim + SPAN - 1) / SPAN;
   const int64_t n_tiles = (n_spans + o.teams - 1) / o.teams;

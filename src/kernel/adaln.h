@@ -19,11 +19,11 @@
 **     Four terms deep and then a tree: as exact as a pairwise sum, and it suits 16 lanes of AVX-512,
 **     8 of AVX2, and CUDA threads that own 4 columns (fp32) or 8 (16 bits) of each 64.
 **
-** Forward, factor = [R](1 + scale). The moments take two passes over a span, which a kernel can hold
-** in registers, not over the row; spans are merged exactly, as if there had been two passes over the
-** row (Chan, Golub, LeVeque), never by E[x^2] - E[x]^2. In the sum of x the tree adds its first two
-** levels in fp32 and the upper four in double, and what rounding it to a mean leaves over is kept: so
-** the mean is good to half a unit even where it is large against the deviation:
+** Forward, factor = [R](1 + scale). The moments take two passes over a span, which a kernel can
+** hold in registers, not over the row; spans are merged exactly, as if there had been two passes
+** over the row (Chan, Golub, LeVeque), never by E[x^2] - E[x]^2. In the sum of x the tree adds its
+** first two levels in fp32 and the upper four in double, and what rounding it to a mean leaves over
+** is kept: so the mean is good to half a unit even where it is large against the deviation:
 **     x      = R(residual + [R](gate * u))            with a gate; once: fma(gate, u, residual)
 **     S_r    = sum of x over span r, in double,  s_r = S_r rounded to fp32
 **     m_r    = s_r / n_r                              n_r is the span's columns

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LayerNorm-Modulate with AVX2, FMA and F16C: a piece is 32 strands, 4 vectors of 8, so that two sums
-** fit in the 16 registers. */
+/* LayerNorm-Modulate with AVX2, FMA and F16C: a piece is 32 strands, 4 vectors of 8, so that two
+** sums fit in the 16 registers. */
 #include "adaln.h"
 
 #ifdef KF_HAVE_AVX
@@ -48,7 +48,8 @@ static inline void stream_pair(void *p, __m256i v) { _mm256_stream_si256((__m256
 static inline void stream_fp32(void *p, vec v) { _mm256_stream_ps(p, v); }
 static inline void stream_half(void *p, __m128i v) { _mm_stream_si128((__m128i *)p, v); }
 
-/* The tree of neighbours over 32 strands: pairs, then fours: each half has its part of each vector. */
+/* The tree of neighbours over 32 strands: pairs, then fours: each half has its part of each
+** vector. */
 static inline vec fours(const vec *v) {
   return _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
 }

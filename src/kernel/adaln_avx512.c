@@ -54,8 +54,8 @@ static inline void stream_pair(void *p, __m512i v) { _mm512_stream_si512(p, v); 
 static inline void stream_fp32(void *p, vec v) { _mm512_stream_ps(p, v); }
 static inline void stream_half(void *p, __m256i v) { _mm256_stream_si256((__m256i *)p, v); }
 
-/* The tree of neighbours over 64 strands: pairs, then fours: lane k of 128 bits has 4k .. 4k+3 of each
-** of the vectors a, b, c, d. */
+/* The tree of neighbours over 64 strands: pairs, then fours: lane k of 128 bits has 4k .. 4k+3 of
+** each of the vectors a, b, c, d. */
 static inline vec fours(const vec *v) {
   vec ab = _mm512_shuffle_ps(v[0], v[1], 0x88) + _mm512_shuffle_ps(v[0], v[1], 0xdd);
   vec cd = _mm512_shuffle_ps(v[2], v[3], 0x88) + _mm512_shuffle_ps(v[2], v[3], 0xdd);

@@ -10,10 +10,10 @@
 **     wide, 16 bits    8 lanes, lane 0 has columns 0..7, 64..71, 128..135, 192..199
 **     narrow          32 lanes, lane 0 has columns 0..1, 64..65, 128..129, 192..193
 **
-** Wide is for rows on multiples of 16 bytes: every access is 16 bytes. Narrow is for the others, one
-** element at a time. A block has up to 32 teams, which is 8192 columns; then the next tile. 3072
-** columns are 12 teams: 192 threads with fp32, 96 with 16 bits. Values stay packed as they were
-** loaded.
+** Wide is for rows on multiples of 16 bytes: every access is 16 bytes. Narrow is for the others,
+** one element at a time. A block has up to 32 teams, which is 8192 columns; then the next tile.
+** 3072 columns are 12 teams: 192 threads with fp32, 96 with 16 bits. Values stay packed as they
+** were loaded.
 **
 ** Sums that begin with 0 are never -0, so a term of 0 beyond the last column changes nothing.
 */
@@ -315,8 +315,8 @@ __device__ __forceinline__ span sum_span(const spot &at, const words<T> x[STEPS]
   return {rounded, __double2float_rn(__dadd_rn(exact, -__dmul_rn(n, mean))), fold<T>(squares)};
 }
 
-/* Mean and rstd of a row, from all of its spans. To divide by 256 is to multiply by 2^-8, so there is
-** one division for the last span, which may be shorter. */
+/* Mean and rstd of a row, from all of its spans. To divide by 256 is to multiply by 2^-8, so there
+** is one division for the last span, which may be shorter. */
 __device__ __forceinline__ void find_moments(const spot &at, const span *spans, float eps,
                                              float &mean, float &rstd) {
   const int whole = at.dim / SPAN, n_spans = (at.dim + SPAN - 1) / SPAN;

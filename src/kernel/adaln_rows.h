@@ -5,10 +5,10 @@
 ** in which order everything is added.
 **
 ** The work is bound by memory, and the order of the walk is what counts. Rows are taken in slabs
-** that fit in L2. First the sums of each row, from memory, in one pass: a span of 256 columns is held
-** in registers for both of its sums. Then the slab is written tile by tile of columns, from L2, past
-** the caches, so that the modulation's tile, and in backward the column sums' tile, stay in L1. Every
-** other thread does so half a slab later: one reads while the other writes.
+** that fit in L2. First the sums of each row, from memory, in one pass: a span of 256 columns is
+** held in registers for both of its sums. Then the slab is written tile by tile of columns, from
+** L2, past the caches, so that the modulation's tile, and in backward the column sums' tile, stay
+** in L1. Every other thread does so half a slab later: one reads while the other writes.
 **
 **              tile 0        tile 1
 **     row 0  | 1 ------>  | 5 ------>  |
@@ -19,9 +19,9 @@
 ** Rejected, in times of a copy on one thread of a Zen 4, where this way has 1.4 to 1.7 and reading
 ** alone 0.67, storing alone 0.72: writing row t while row t+1 is read 1.8 to 2.2, four rows at once
 ** 1.6 to 1.9, with prefetches no better (what is fetched while stores go past the caches is late or
-** dropped), prefetches in the first pass 1.5 to 2.3, stores through the caches 2.5. Sum and squares in
-** two passes over the row: a fifth slower (measured with a modulation of zeros only). Beware of that:
-** rows of zeros are stored faster here, by a tenth of the whole.
+** dropped), prefetches in the first pass 1.5 to 2.3, stores through the caches 2.5. Sum and squares
+** in two passes over the row: a fifth slower (measured with a modulation of zeros only). Beware of
+** that: rows of zeros are stored faster here, by a tenth of the whole.
 */
 #include <math.h>
 #include <stdint.h>

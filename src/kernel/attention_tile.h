@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** Attention in tiles, written once for all instruction sets: the including file brings TILE, so that
-** TILE x 3 vectors and what feeds them fit the registers, and two operations on vectors.
+** Attention in tiles, written once for all instruction sets: the including file brings TILE, so
+** that TILE x 3 vectors and what feeds them fit the registers, and two operations on vectors.
 **
 ** Query rows lie side by side in the lanes, so that the maximum and the sum of a softmax need no
 ** work across lanes. A strip is up to 3 vectors of query rows; per strip

@@ -16,9 +16,9 @@
 ** nothing about the curve where they are counted by rows: every shape fits the majority, the wrong
 ** ones find the videos to be outliers. Only the last step counts rows, where it is efficient.
 **
-** Ranks are random effects: their slowness is shrunk to 1 as far as its own rows cannot tell it from
-** noise, so that many ranks of few rows each do not use up the data, and one of many rows that is
-** three times slower is not held back. The curve is solved for together with the ranks (Schur
+** Ranks are random effects: their slowness is shrunk to 1 as far as its own rows cannot tell it
+** from noise, so that many ranks of few rows each do not use up the data, and one of many rows that
+** is three times slower is not held back. The curve is solved for together with the ranks (Schur
 ** complement): alternating between the two creeps where ranks differ in the lengths they got.
 **
 ** Cost: O(n) a pass, some 40 passes, and up to 800 shapes times the sample.
@@ -479,14 +479,14 @@ static equations settle(const kfi_curve_rows *rows, const kfi_curve_work *work, 
 /* ------------------------------------------------------------------------ the constant */
 
 /*
-** C is what the data tell least about: only short rows do. With 200 rows of lengths drawn evenly up to
-** 65536 and 5% noise, its error is 4% of the seconds of the shortest, and so is then that of the
-** prediction; and most costs have no constant. So the estimate is shrunk while it is not clear of 0,
-** and where it would make short predictions worse by more than 2% to 3% it must be significant, or
-** is taken for 0. A constant that is well known is not touched.
+** C is what the data tell least about: only short rows do. With 200 rows of lengths drawn evenly up
+** to 65536 and 5% noise, its error is 4% of the seconds of the shortest, and so is then that of the
+** prediction; and most costs have no constant. So the estimate is shrunk while it is not clear of
+** 0, and where it would make short predictions worse by more than 2% to 3% it must be significant,
+** or is taken for 0. A constant that is well known is not touched.
 **
-** Share of seeds whose predictions are within 3% (2%) of the truth from 256 to 65536, for C of so much
-** of the seconds of 256 tokens:
+** Share of seeds whose predictions are within 3% (2%) of the truth from 256 to 65536, for C of so
+** much of the seconds of 256 tokens:
 **   lengths drawn              evenly, 0   evenly, 16% *   by log, 0   by log, 6%   by log, 16%
 **   never shrunk                65 (58)       32 (23)        98 (88)     97 (81)      97 (83)
 **   0 if below 2.3 errors       98 (96)       18 (13)        98 (93)     78 (68)      97 (83)

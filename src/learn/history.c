@@ -4,20 +4,20 @@
 **
 ** A step gives one number per rank: how long it was busy. Its logarithm, less the predicted one, is
 ** a row of a linear problem in small changes of the law: of A, B, C, the overhead, the price of
-** moving data, one correction per class of sequence, and one slowness per rank. regression.c keeps the
-** sums of those rows with forgetting; a refit solves them. All parameters stand in one problem, so
-** that a rank that always gets the videos is not called slow when it is videos that are dear, and
-** the other way round; what the times cannot tell apart is left to the prior: ranks are alike (1%),
-** classes nearly so (10%), A and B may be anything. Ranks that differ from the start (machines of two
-** generations) are found by the first steps: if a law with equal ranks explains them far worse than
-** one without, the prior gives way until the law has settled.
+** moving data, one correction per class of sequence, and one slowness per rank. regression.c keeps
+** the sums of those rows with forgetting; a refit solves them. All parameters stand in one problem,
+** so that a rank that always gets the videos is not called slow when it is videos that are dear,
+** and the other way round; what the times cannot tell apart is left to the prior: ranks are alike
+** (1%), classes nearly so (10%), A and B may be anything. Ranks that differ from the start
+** (machines of two generations) are found by the first steps: if a law with equal ranks explains
+** them far worse than one without, the prior gives way until the law has settled.
 **
 ** Robust: a row counts by Tukey's biweight of its distance in units of the noise, beyond six not at
 ** all, so one pause cannot move anything. What lasts is told from a pause by time alone: when the
 ** last five times of a rank all lie on the same side, far out, the last five steps are explained by
-** themselves, without rejection: either the law has changed or some ranks have, whichever fits better,
-** and that jumps. So a rank that throttles is found in five steps, and a checkpoint of four goes
-** unnoticed.
+** themselves, without rejection: either the law has changed or some ranks have, whichever fits
+** better, and that jumps. So a rank that throttles is found in five steps, and a checkpoint of four
+** goes unnoticed.
 **
 ** Tried and rejected: a Kalman filter over all parameters (its covariance is quadratic in ranks); a
 ** median of recent ratios per rank beside a fit of the coefficients (each explains what belongs to
@@ -244,8 +244,8 @@ static bool is_settled(const kfi_history *h) {
   return h->n_steps >= SETTLED_STEPS && h->error.linear_s > 0;
 }
 
-/* How far off the level is, by this step's rows; `agreed`: by those that are possible, and alike in the
-** step before. Some rank has a row. */
+/* How far off the level is, by this step's rows; `agreed`: by those that are possible, and alike in
+** the step before. Some rank has a row. */
 static double level_error(kfi_history *h, bool agreed) {
   int64_t n = 0;
   for (int32_t r = 0; r < h->n_ranks; r++) {
@@ -375,9 +375,10 @@ static double explain(kfi_history *h, bool by_law, double noise, double *delta, 
 }
 
 /*
-** Explain the last steps by themselves: either the law has changed or the ranks that have jumped, the
-** one that fits better; what is left will show. It is the world that has changed: older rows, which
-** agreed with what was believed then, count as agreeing with what is believed now, but hardly.
+** Explain the last steps by themselves: either the law has changed or the ranks that have jumped,
+** the one that fits better; what is left will show. It is the world that has changed: older rows,
+** which agreed with what was believed then, count as agreeing with what is believed now, but
+** hardly.
 */
 static void jump(kfi_history *h, double noise) {
   double law[P], still[P], *u = h->u, *none = h->scratch;
@@ -427,9 +428,9 @@ static int64_t take_rows(kfi_history *h) {
 }
 
 /*
-** The first times set the level. While the law is new, two steps that agree on quite another one set
-** it again: what was before was a cold start (kernels are compiled, caches are empty), and nothing that
-** was learned from it is of use.
+** The first times set the level. While the law is new, two steps that agree on quite another one
+** set it again: what was before was a cold start (kernels are compiled, caches are empty), and
+** nothing that was learned from it is of use.
 */
 static void begin_anew(kfi_history *h) {
   h->law = h->anchor;
@@ -446,8 +447,8 @@ static void begin_anew(kfi_history *h) {
 
 /*
 ** Scatter is what tells a change from chance, so it must not hold what is to be found: the error of
-** the law, or of a rank that was slow from the first step on. It is taken from how far a rank's last
-** rows lie from their own median, by the median of those distances, which no pause moves.
+** the law, or of a rank that was slow from the first step on. It is taken from how far a rank's
+** last rows lie from their own median, by the median of those distances, which no pause moves.
 */
 static void learn_scatter(kfi_history *h) {
   double sum = 0;
@@ -519,8 +520,8 @@ static void normalise(kfi_history *h) {
   h->anchor.linear_s *= factor, h->anchor.quadratic_s *= factor;
 }
 
-/* Hold the corrections at what to plan with: of what was found, `share`, or more where a single one is
-** clear of its own error. */
+/* Hold the corrections at what to plan with: of what was found, `share`, or more where a single one
+** is clear of its own error. */
 static void hold_corrections(const kfi_history *h, const double *found, const double *error,
                              double share, kfi_belief *b) {
   for (int32_t s = 0; s < h->n_slots; s++) {
@@ -531,10 +532,10 @@ static void hold_corrections(const kfi_history *h, const double *found, const do
 }
 
 /*
-** Corrections that may be noise are not planned with: then A, B and C must do without them. Where each
-** class has its own lengths, none of them alone is clear of its error, for A, B and C could be other
-** ones, too; but without any the rows cannot be explained. So all count together as far as they
-** explain more than chance would: some CHANCE squared errors a class.
+** Corrections that may be noise are not planned with: then A, B and C must do without them. Where
+** each class has its own lengths, none of them alone is clear of its error, for A, B and C could be
+** other ones, too; but without any the rows cannot be explained. So all count together as far as
+** they explain more than chance would: some CHANCE squared errors a class.
 */
 static void solve_with_trust(kfi_history *h, double *delta, double *error) {
   double found[P], variance[P], row = h->scatter * h->scatter;
@@ -551,8 +552,8 @@ static void solve_with_trust(kfi_history *h, double *delta, double *error) {
 
 /*
 ** Are the ranks of two kinds from the start? That is for the first steps to tell: a law that knows
-** only equal ranks is compared with one that does not. What both explain (videos are dear, and always
-** on the same ranks) does not speak against equal ranks.
+** only equal ranks is compared with one that does not. What both explain (videos are dear, and
+** always on the same ranks) does not speak against equal ranks.
 */
 static void compare_ranks(kfi_history *h) {
   double delta[P], squares[2], row = h->scatter * h->scatter;

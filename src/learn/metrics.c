@@ -79,8 +79,8 @@ void kfi_metrics_start(kf_scheduler *s) {
   kfi_metrics_cost(s);
 }
 
-/* What a rank was expected to take when its step was planned: by the law, which plans follow from refit
-** to refit, or, where nothing is learned, by the cost that they are made with. */
+/* What a rank was expected to take when its step was planned: by the law, which plans follow from
+** refit to refit, or, where nothing is learned, by the cost that they are made with. */
 static double expected_s(const kf_scheduler *s, int32_t rank) {
   const kfi_history *h = &s->history;
   const kfi_load *load = h->load + (int64_t)rank * KFI_CLASSES;
@@ -265,9 +265,9 @@ static void law_drift(kf_scheduler *s, const double law[KFI_LAW_DRIFTS], bool ca
 }
 
 /*
-** A, B and C are compared with what the first KFI_CALIBRATION steps gave: before that it is learning
-** and not drift. A rank's speed is compared from the start: who is slow from the first step on is
-** worth knowing too.
+** A, B and C are compared with what the first KFI_CALIBRATION steps gave: before that it is
+** learning and not drift. A rank's speed is compared from the start: who is slow from the first
+** step on is worth knowing too.
 */
 void kfi_metrics_refit(kf_scheduler *s) {
   const kfi_history *h = &s->history;
@@ -308,7 +308,8 @@ static int32_t bag_of(const kf_scheduler *s, int64_t rank) {
   return b;
 }
 
-/* Fixed bags that are too small for the data are worth a warning: once, and for each longer sequence. */
+/* Fixed bags that are too small for the data are worth a warning: once, and for each longer
+** sequence. */
 static void tell_joined(kf_scheduler *s, const kf_batch *batch, const kf_plan *plan) {
   for (int64_t i = 0; plan->joined_seqs > 0 && i < plan->n_seqs; i++) {
     if (plan->seq_off[i + 1] - plan->seq_off[i] < 2 || batch->len[i] <= s->joined_len) continue;

@@ -28,8 +28,8 @@ typedef struct kfi_regression {
 } kfi_regression;
 
 /* What is believed before any row: parameter i is mean[i] with this precision, within low .. high;
-** rank r's effect is rank_mean[r] with precision rank_precision[r], above 0. Precisions are in units
-** of a row's weight. */
+** rank r's effect is rank_mean[r] with precision rank_precision[r], above 0. Precisions are in
+** units of a row's weight. */
 typedef struct kfi_belief {
   double mean[KFI_PARAMS], precision[KFI_PARAMS], low[KFI_PARAMS], high[KFI_PARAMS];
   const double *rank_mean, *rank_precision; /* (n_ranks) */
@@ -46,8 +46,8 @@ void kfi_regression_forget(kfi_regression *j, double keep);
 void kfi_regression_forget_rank(kfi_regression *j, int32_t rank, double keep);
 
 /* delta (n), its variance (n) in units of a row's variance, as if there were no limits (NULL: not
-** wanted), and u (n_ranks). Returns the squared errors of rows and belief, but for a number that is the
-** same for every delta: between two solutions within other limits, the difference counts. */
+** wanted), and u (n_ranks). Returns the squared errors of rows and belief, but for a number that is
+** the same for every delta: between two solutions within other limits, the difference counts. */
 double kfi_regression_solve(const kfi_regression *j, const kfi_belief *belief, double *delta,
                             double *variance, double *u);
 

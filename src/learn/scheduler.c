@@ -146,8 +146,8 @@ void kf_scheduler_free(kf_scheduler *s) {
 
 /*
 ** The speeds to plan with. The planner knows of no overhead: it gives ranks work in proportion to
-** their speeds. Ranks are done together after T tokens' worth of time if rank r is given speed_r * T
-** less the overhead E, so E/T is taken off each speed; by their mean they stay what they were.
+** their speeds. Ranks are done together after T tokens' worth of time if rank r is given speed_r *
+** T less the overhead E, so E/T is taken off each speed; by their mean they stay what they were.
 ** Without this a rank of half the speed is late by as much as the overhead.
 */
 static void apply_speeds(kf_scheduler *s) {

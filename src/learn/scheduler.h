@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inside of a kf_scheduler: scheduler.c plans and learns, metrics.c measures, scheduler_state.c saves. */
+/* The inside of a kf_scheduler: scheduler.c plans and learns, metrics.c measures, scheduler_state.c
+** saves. */
 #ifndef KFI_SCHEDULER_H
 #define KFI_SCHEDULER_H
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** A scheduler's memory as bytes, and back (archive.h): its ranks, a hash of what it was created for, and
-** all it knows. What is read goes into a second scheduler's arrays first, and takes the place of the old
-** state only once all of it has been found in order: a file that passes the checksum may still hold
-** anything.
+** A scheduler's memory as bytes, and back (archive.h): its ranks, a hash of what it was created
+** for, and all it knows. What is read goes into a second scheduler's arrays first, and takes the
+** place of the old state only once all of it has been found in order: a file that passes the
+** checksum may still hold anything.
 */
 #include <math.h>
 #include <stdlib.h>
@@ -176,8 +176,9 @@ static kf_status open_file(kf_scheduler *s, const char *name, const void *data, 
 }
 
 /*
-** Limits far beyond what a run comes to, and such that arithmetic within them stays finite: they hold
-** for whatever follows from a state that keeps them, so that its own states can be restored too.
+** Limits far beyond what a run comes to, and such that arithmetic within them stays finite: they
+** hold for whatever follows from a state that keeps them, so that its own states can be restored
+** too.
 */
 static bool within(const double *value, int64_t n, double low, double high) {
   bool all = true;

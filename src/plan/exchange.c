@@ -3,8 +3,8 @@
 ** From a plan to what one rank sends, receives and keeps: the only place that decides it.
 **
 ** A walk over the rank's chunks adds runs to lists, one for each side and peer, and one for what
-** stays. It is made twice: to count, and to fill. A pair of ranks lists its runs in the same order on
-** both sides, that of the holder's `hold`: by part, then by number. So the k-th run to a peer is
+** stays. It is made twice: to count, and to fill. A pair of ranks lists its runs in the same order
+** on both sides, that of the holder's `hold`: by part, then by number. So the k-th run to a peer is
 ** received as the peer's k-th run from here.
 **
 **     route     home: rows home_row[c] ..                  held: rows hold_row[c] ..
@@ -134,8 +134,8 @@ static void walk_rows(builder *b) {
 
 /* --------------------------------------------------------------------------- ulysses */
 
-/* A plan may have been made before the model's number of heads was known. Then its heads are shares,
-** and a boundary between two owners goes to the nearest of the real ones. */
+/* A plan may have been made before the model's number of heads was known. Then its heads are
+** shares, and a boundary between two owners goes to the nearest of the real ones. */
 static int64_t real_head(const builder *b, int64_t head) {
   return (head * b->heads + b->plan->heads / 2) / b->plan->heads;
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** Early or late: in every layer a rank first works on its rows of split sequences (all that is linear
-** in tokens), then meets the ranks that it shares them with, computes its heads of them (attention),
-** and meets them again. The first takes rank r a_r, and its whole connected set waits for the largest
-** of them, a: so rank r fills up to a with whole sequences, and the rest of them comes beside
-** attention. If a plan gives all ranks the same work in all, and no rank has too little that is whole,
-** both sides are then even as well. A rank in no set has nothing to fill.
+** Early or late: in every layer a rank first works on its rows of split sequences (all that is
+** linear in tokens), then meets the ranks that it shares them with, computes its heads of them
+** (attention), and meets them again. The first takes rank r a_r, and its whole connected set waits
+** for the largest of them, a: so rank r fills up to a with whole sequences, and the rest of them
+** comes beside attention. If a plan gives all ranks the same work in all, and no rank has too
+** little that is whole, both sides are then even as well. A rank in no set has nothing to fill.
 **
 ** Linear in chunks but for the union-find over ranks, which is nearly so.
 */

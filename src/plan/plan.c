@@ -54,8 +54,8 @@ uint64_t kfi_plan_hash(const kf_chunk *chunk, int64_t n) {
   return h;
 }
 
-/* Write the chunks of every sequence, in order, and where their rows stand at home. All that is whole
-** is late at first. */
+/* Write the chunks of every sequence, in order, and where their rows stand at home. All that is
+** whole is late at first. */
 static void write_chunks(const tables *to, const kf_batch *batch, const kfi_solution *sol,
                          int32_t heads) {
   kf_chunk *chunk = to->chunk;
@@ -267,8 +267,8 @@ static kf_status build_pairs(kfi_plan_store *store) {
 
 /* --------------------------------------------------------------------- price */
 
-/* Predicted seconds and token loads per rank: the cost of the header, term by term. By chunk, so that
-** the order of a rank's sum does not depend on parts. */
+/* Predicted seconds and token loads per rank: the cost of the header, term by term. By chunk, so
+** that the order of a rank's sum does not depend on parts. */
 static void price_ranks(const tables *to, const kf_plan *p, const kfi_world *w,
                         const kf_batch *batch) {
   double *compute_s = to->compute_s;

@@ -6,8 +6,8 @@
 #include "../memory.h"
 #include "../status.h"
 
-/* Neither plan nor batch is NULL. `work` is kept from call to call: once it is large enough, nothing
-** is allocated. */
+/* Neither plan nor batch is NULL. `work` is kept from call to call: once it is large enough,
+** nothing is allocated. */
 kf_status kfi_plan_check(const kf_plan *plan, const kf_batch *batch, kfi_buffer *work);
 
 #endif

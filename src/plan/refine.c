@@ -171,8 +171,8 @@ typedef struct exchange {
   int32_t a, b;      /* who leaves (-1: none yet), and comes instead; -1: nobody does */
 } exchange;
 
-/* Look at the exchanges of items a, beside which work `more` leaves, and b, and of those behind them
-** in their lists: two fingers, since both fall. Stops after `most` steps; returns how many. */
+/* Look at the exchanges of items a, beside which work `more` leaves, and b, and of those behind
+** them in their lists: two fingers, since both fall. Stops after `most` steps; returns how many. */
 static int32_t walk_pairs(const kfi_assignment *st, int32_t a, int32_t b, double more, int32_t most,
                           exchange *e) {
   int32_t steps = 0;

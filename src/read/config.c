@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** The configuration: one table of keys, from which files and --set are read, configs are checked and
-** printed, and messages list what there is.
+** The configuration: one table of keys, from which files and --set are read, configs are checked
+** and printed, and messages list what there is.
 **
-** A field that is all zero is the default, so each key knows how a file would say its zero. Checking
-** a config therefore needs no second set of rules: each field is written as a file would say it,
-** and must read back; what is read back has all defaults filled in, here and nowhere else.
+** A field that is all zero is the default, so each key knows how a file would say its zero.
+** Checking a config therefore needs no second set of rules: each field is written as a file would
+** say it, and must read back; what is read back has all defaults filled in, here and nowhere else.
 */
 #include <inttypes.h>
 #include <stddef.h>
@@ -377,8 +377,8 @@ static kf_status check_together(const kf_config *config) {
   return KF_OK;
 }
 
-/* All that can be said without a file; `filled` has all defaults filled in, *bags and *cost are set where
-** there are ranks. */
+/* All that can be said without a file; `filled` has all defaults filled in, *bags and *cost are set
+** where there are ranks. */
 static kf_status check(const kf_config *config, int32_t n_ranks, kf_config *filled, kf_bags **bags,
                        kf_cost *cost) {
   char value[N_KEYS][KF_MAX_TEXT];

@@ -5,10 +5,10 @@
 **     step,rank,seq_len,seconds
 **     0,0,4096,0.8213
 **
-** The rows are for a fit, so everything doubtful is refused and named: a row that is cut off, a field
-** too many, a time of 0. What spreadsheets and data frames write is read: CRLF, a byte order mark,
-** quoted fields, blanks about a field, 4096.0 for a whole number. Quoted line ends are not: no
-** number needs them.
+** The rows are for a fit, so everything doubtful is refused and named: a row that is cut off, a
+** field too many, a time of 0. What spreadsheets and data frames write is read: CRLF, a byte order
+** mark, quoted fields, blanks about a field, 4096.0 for a whole number. Quoted line ends are not:
+** no number needs them.
 */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** The file that carries a fit from `knapformer fit -o` to `cost_model: modelled`. It is YAML, so that
-** a person can read it, and as strict as the configuration. Its numbers come back to the bit: ranks
-** that read it must plan alike, and like the program that fitted.
+** The file that carries a fit from `knapformer fit -o` to `cost_model: modelled`. It is YAML, so
+** that a person can read it, and as strict as the configuration. Its numbers come back to the bit:
+** ranks that read it must plan alike, and like the program that fitted.
 */
 #include <inttypes.h>
 #include <math.h>

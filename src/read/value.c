@@ -92,7 +92,8 @@ bool kfi_value_is_text(const char *text) {
   return true;
 }
 
-/* Could it be mistaken for something else without quotes? This knows fewer plain scalars than YAML. */
+/* Could it be mistaken for something else without quotes? This knows fewer plain scalars than
+** YAML. */
 static bool is_plain(const char *text) {
   static const char safe[] =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+=,-";

@@ -26,8 +26,8 @@ KFI_PRINTF(2, 3) kf_status kfi_value_fail(const kfi_place *at, const char *forma
 enum { KFI_SHOWN = 64 };
 const char *kfi_value_show(const char *text, char out[KFI_SHOWN]);
 
-/* True if `text` is such a number, min <= *out <= max. A real is rounded right, whatever its digits:
-** what kfi_value_digits wrote comes back to the bit. */
+/* True if `text` is such a number, min <= *out <= max. A real is rounded right, whatever its
+** digits: what kfi_value_digits wrote comes back to the bit. */
 bool kfi_value_whole(const char *text, int64_t min, int64_t max, int64_t *out);
 bool kfi_value_real(const char *text, double min, double max, double *out);
 

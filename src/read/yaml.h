@@ -49,8 +49,8 @@ typedef struct kfi_yaml {
 /* Nothing is to be freed after a failure. The places refer to `name`, which must live as long. */
 kf_status kfi_yaml_read(const char *name, const char *text, size_t n_bytes, kfi_yaml *out);
 
-/* The document must be one mapping with one key, `key`, which is a mapping again: then what is inside
-** that are the entries 2 .. n-1. */
+/* The document must be one mapping with one key, `key`, which is a mapping again: then what is
+** inside that are the entries 2 .. n-1. */
 kf_status kfi_yaml_expect(const kfi_yaml *yaml, const char *key);
 
 void kfi_yaml_free(kfi_yaml *yaml);

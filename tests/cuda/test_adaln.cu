@@ -68,7 +68,8 @@ static const char *const names[] = {"scale", "shift",  "gate",   "x",    "residu
                                     "du",    "dscale", "dshift", "dgate"};
 enum { FILL = 0x5b };
 
-/* Of exactly the right size at its end, so that AddressSanitizer and the watch see every overrun. */
+/* Of exactly the right size at its end, so that AddressSanitizer and the watch see every
+** overrun. */
 struct tensor {
   kf_dtype dtype = KF_F32;
   int64_t rows = 0, dim = 0, stride = 0;
@@ -493,8 +494,8 @@ static bool sums_are_right(bool barrier, bool turns, uint64_t seed) {
 }
 
 /* Without the barrier, or without the two halves that take turns, the race check finds the race
-** under any schedule. The first also gives wrong sums under some; the second so rarely that it takes
-** the race check. With both all is well. */
+** under any schedule. The first also gives wrong sums under some; the second so rarely that it
+** takes the race check. With both all is well. */
 static void test_barrier() {
   const uint64_t n_seeds = 20;
   doing = "the barrier";

@@ -267,7 +267,8 @@ static void test_counts(void) {
 
 typedef void (*broken_kernel)(const int *x, int *y);
 
-/* Each takes what another thread has left in shared memory; without a barrier it may be too early. */
+/* Each takes what another thread has left in shared memory; without a barrier it may be too
+** early. */
 template <bool WRONG> __global__ void read_early(const int *x, int *y) {
   int *shared = (int *)kf_shared, t = threadIdx.x, n = blockDim.x;
   shared[t] = -1;
@@ -361,7 +362,8 @@ template <bool WRONG> __global__ void blocks_collide(const int *x, int *y) {
   y[(WRONG && t == 9 ? 0 : blockIdx.x) * n + t] = x[n - 1 - t];
 }
 
-/* All blocks read what block 0 then overwrites: too late for those before, too early for the rest. */
+/* All blocks read what block 0 then overwrites: too late for those before, too early for the
+** rest. */
 template <bool WRONG> __global__ void block_reads_block(const int *x, int *y) {
   int t = threadIdx.x, n = blockDim.x, v = x[n - 1 - t];
   if (WRONG && t == 9 && y[t] < -1) v = 0;
@@ -533,7 +535,8 @@ static unsigned dice_bits(void) {
   return (unsigned)(dice >> 32);
 }
 
-/* The nearest of the numbers in the table, of two the even one. Its last one stands for infinity. */
+/* The nearest of the numbers in the table, of two the even one. Its last one stands for
+** infinity. */
 static unsigned nearest(const std::vector<double> &table, double value) {
   size_t above = std::lower_bound(table.begin(), table.end(), value) - table.begin();
   if (above == table.size()) return (unsigned)above - 1;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** Any bytes as what another rank has gathered: refused with a sentence, or read, and then they are a
-** batch that can be planned, or refused by the planner. The first byte says how many ranks there are and
-** who reads, the second how large records are. Then, again and again: a byte, what rank it comes from and
-** whether it is a slot or a verdict, two bytes of where in it, a byte of how many more bytes, and these, which
-** replace what the rank packed itself. A byte of 255 gathers.
+** Any bytes as what another rank has gathered: refused with a sentence, or read, and then they are
+** a batch that can be planned, or refused by the planner. The first byte says how many ranks there
+** are and who reads, the second how large records are. Then, again and again: a byte, what rank it
+** comes from and whether it is a slot or a verdict, two bytes of where in it, a byte of how many
+** more bytes, and these, which replace what the rank packed itself. A byte of 255 gathers.
 */
 #include <stdlib.h>
 #include <string.h>

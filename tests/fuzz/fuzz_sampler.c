@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** Any bytes as a sampler's state: refused with a sentence, and nothing changes; or taken, and then the
-** rest of the epoch is handed out, each sample at most once, and saves what can be restored. The first
-** byte chooses a sampler. If the second is even, the others are the state itself. If it is odd, they are
-** a list of changes to a good one, a byte of which word and 8 of what, behind a checksum that is made
-** to fit.
+** Any bytes as a sampler's state: refused with a sentence, and nothing changes; or taken, and then
+** the rest of the epoch is handed out, each sample at most once, and saves what can be restored.
+** The first byte chooses a sampler. If the second is even, the others are the state itself. If it
+** is odd, they are a list of changes to a good one, a byte of which word and 8 of what, behind a
+** checksum that is made to fit.
 */
 #include <stdbool.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** Any bytes as a scheduler's state: refused with a sentence, and nothing changes; or taken, and then
-** it plans, learns, and saves what can be restored. An input that begins with an even byte is the
-** state itself. One with an odd byte is a list of changes to a good one, 2 bytes of which word and 8
-** of what, behind a checksum that is made to fit: else nothing would ever come past it.
+** Any bytes as a scheduler's state: refused with a sentence, and nothing changes; or taken, and
+** then it plans, learns, and saves what can be restored. An input that begins with an even byte is
+** the state itself. One with an odd byte is a list of changes to a good one, 2 bytes of which word
+** and 8 of what, behind a checksum that is made to fit: else nothing would ever come past it.
 */
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mpirun -n N allocations SEED: once steps of these sizes were taken, the library allocates nothing. */
+/* mpirun -n N allocations SEED: once steps of these sizes were taken, the library allocates
+** nothing. */
 #include "fail_alloc.h"
 #include "train_job.h"
 

@@ -94,7 +94,8 @@ static void check_other_call(int32_t me, int32_t n) {
   kf_comm_free(comm);
 }
 
-/* Rank 0 sends rank 1 another number of bytes than that expects: 0 is the worst, nothing arrives. */
+/* Rank 0 sends rank 1 another number of bytes than that expects: 0 is the worst, nothing
+** arrives. */
 static void check_counts(int32_t me, int64_t sent, int64_t expected) {
   kf_comm *comm = fresh(SHORT);
   char *buffer = calloc(1, 1 << 20);

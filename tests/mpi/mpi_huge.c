@@ -3,10 +3,10 @@
 ** mpirun -n 2 huge: more than 2^31 bytes from rank 0 to rank 1, in one piece and as rows with gaps,
 ** and more elements in a reduction than MPI gets at a time: counts are ints there.
 **
-** Needs about 6 GB. Where the machine has less than 12 it says so and does nothing, which in CI is a
-** failure.
-** What is sent takes none of it: a small file is mapped again and again, and its length is no
-** multiple or divisor of what messages are cut by, so that bytes in a wrong place are wrong bytes.
+** Needs about 6 GB. Where the machine has less than 12 it says so and does nothing, which in CI is
+** a failure. What is sent takes none of it: a small file is mapped again and again, and its length
+** is no multiple or divisor of what messages are cut by, so that bytes in a wrong place are wrong
+** bytes.
 */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS, MAP_NORESERVE */
 #include <sys/mman.h>

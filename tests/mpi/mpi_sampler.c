@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** mpirun -n N sampler SEED: every rank has a sampler of its own, and they say nothing to each other but
-** what a scheduler says, which learns a cost that was assumed wrongly: attention is three times as dear.
-** At each refit the samplers are given what was learned. They must stay the same as each other, come to
-** the batches of the true cost, and go on alike after a restart from what was saved.
+** mpirun -n N sampler SEED: every rank has a sampler of its own, and they say nothing to each other
+** but what a scheduler says, which learns a cost that was assumed wrongly: attention is three times
+** as dear. At each refit the samplers are given what was learned. They must stay the same as each
+** other, come to the batches of the true cost, and go on alike after a restart from what was saved.
 */
 #include "dice.h"
 #include "ranks.h"

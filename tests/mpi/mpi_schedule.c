@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
 ** mpirun -n N schedule SEED: schedulers on MPI ranks. Random jobs, as property/scheduler on local
-** ranks; then ranks that differ: in their options, in what they have learned, in how many they think
-** they are.
+** ranks; then ranks that differ: in their options, in what they have learned, in how many they
+** think they are.
 */
 #include "schedule.h"
 

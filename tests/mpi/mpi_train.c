@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mpirun -n N train SEED: training with and without the balancer on N MPI ranks: the same numbers. */
+/* mpirun -n N train SEED: training with and without the balancer on N MPI ranks: the same
+** numbers. */
 #include "mpi_check.h"
 #include "parity.h"
 

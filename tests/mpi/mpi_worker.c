@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** mpirun -n N worker SEED [STEPS TIMEOUT_S FAULT RANK STEP NAME]: takes online steps and checks each
-** of them. At step STEP, rank RANK does what FAULT says: `none`, `exit` (with code 3) or `fail`.
-** NAME is for whoever looks for this job's processes; see mpi_faults.sh, which also stops and kills them.
+** mpirun -n N worker SEED [STEPS TIMEOUT_S FAULT RANK STEP NAME]: takes online steps and checks
+** each of them. At step STEP, rank RANK does what FAULT says: `none`, `exit` (with code 3) or
+** `fail`. NAME is for whoever looks for this job's processes; see mpi_faults.sh, which also stops
+** and kills them.
 */
 #include <unistd.h>
 

@@ -51,8 +51,8 @@ static void check_dropped(const twin *t, const kf_buckets *b, const kf_epoch *e)
        e->underfilled_batches);
 }
 
-/* At most one batch of a bucket is smaller than the others, unless they were cut; in mode same, only
-** what is left over of the buckets' whole steps shares steps. */
+/* At most one batch of a bucket is smaller than the others, unless they were cut; in mode same,
+** only what is left over of the buckets' whole steps shares steps. */
 static void check_of_buckets(const twin *t, const record *r, const kf_buckets *b,
                              const kf_epoch *e) {
   static int64_t smaller[TWIN_SAMPLES], all[TWIN_SAMPLES];

@@ -3,8 +3,8 @@
 ** scheduler SEED: random training jobs. What must hold for every one of them: two schedulers that
 ** are told the same are the same, to the bit, whatever nonsense one of them was also told and had
 ** refused; one that is saved, and restored into a fresh one at any step, goes on as it would have;
-** plans are plans, what is learned is possible; and local ranks that each know their own times alone
-** plan, learn and show what one process does that knows all.
+** plans are plans, what is learned is possible; and local ranks that each know their own times
+** alone plan, learn and show what one process does that knows all.
 */
 #include "schedule.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transport SEED: random worlds of 1 to 9 local ranks through step, route, ulysses and attention. */
+/* transport SEED: random worlds of 1 to 9 local ranks through step, route, ulysses and
+** attention. */
 #include "transport.h"
 
 #include "ranks.h"

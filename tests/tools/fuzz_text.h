@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A fuzz target whose input is a short text: define check(), which aborts where something is wrong. */
+/* A fuzz target whose input is a short text: define check(), which aborts where something is
+** wrong. */
 #ifndef FUZZ_TEXT_H
 #define FUZZ_TEXT_H
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** For python/test_core_gather.py: ranks that pack and read what is gathered, without Python. A line of
-** stdin is a call of kf_gather on one rank or on all, a line of stdout its answer. Bytes are hex behind an x.
+** For python/test_core_gather.py: ranks that pack and read what is gathered, without Python. A line
+** of stdin is a call of kf_gather on one rank or on all, a line of stdout its answer. Bytes are hex
+** behind an x.
 **
 **   ranks N RECORD_BYTES MODEL            N ranks, with a scheduler each for MODEL
 **   model RANK MODEL                      another scheduler on one rank

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** Training with the balancer gives the numbers of training without it: random small models, mixes and
-** configurations, a few steps of both variants on the same samples. Every gradient of every step is
-** compared, and losses; then both variants go on from the same parameters.
+** Training with the balancer gives the numbers of training without it: random small models, mixes
+** and configurations, a few steps of both variants on the same samples. Every gradient of every
+** step is compared, and losses; then both variants go on from the same parameters.
 */
 #ifndef PARITY_H
 #define PARITY_H
@@ -40,7 +40,8 @@ static inline bool parity_fail(parity *p, uint64_t seed) {
   return false;
 }
 
-/* A mix of one to three codes: images, keyframes, videos, of a few dozen to a few hundred tokens. */
+/* A mix of one to three codes: images, keyframes, videos, of a few dozen to a few hundred
+** tokens. */
 static inline void parity_mix(dice *d, parity *p) {
   int n = 1 + (int)dice_int(d, 3);
   size_t at = 0;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
 ** What must be the same to the bit with every compiler, a line each: every mix planned in several
-** ways (`mix seed bags cluster hash`); what schedulers have come to every few steps (`mix learned bags
-** cluster`: each time the plan's hash, the scheduler's and its state's); fits (`fit case`: the bits of
-** each result); epochs of the sampler (`rule mode`: all samples, its hash, figures). house/determinism.sh compares the lines of several compilers and optimisation levels.
+** ways (`mix seed bags cluster hash`); what schedulers have come to every few steps (`mix learned
+** bags cluster`: each time the plan's hash, the scheduler's and its state's); fits (`fit case`: the
+** bits of each result); epochs of the sampler (`rule mode`: all samples, its hash, figures).
+** house/determinism.sh compares the lines of several compilers and optimisation levels.
 */
 #include <knapformer.h>
 
@@ -145,7 +146,8 @@ static kf_status fit(int which) {
   return KF_OK;
 }
 
-/* An epoch by each rule and mode, some of it after a change of the cost: every sample of every step. */
+/* An epoch by each rule and mode, some of it after a change of the cost: every sample of every
+** step. */
 static kf_status sample(const kf_batch *wan, kf_rule rule, kf_step_mode mode) {
   kf_sampler_options o = {.bucket = {.rule = rule, .mem_tokens = 160000, .match_len = 75600},
                           .mode = mode,

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** The quality of the sampler's batches, as bench/batches.csv records it: one line per data set, seed,
-** rule and step mode. A change of the sampler shows as a diff of that file.
+** The quality of the sampler's batches, as bench/batches.csv records it: one line per data set,
+** seed, rule and step mode. A change of the sampler shows as a diff of that file.
 **
 **     quality_batches            print the table
 **     quality_batches FILE       compare it with FILE; exit 1 and print the lines that differ
 **
 ** Sets: `wan`, the mix; `octaves`, 6400 samples of any length from 256 to 65535, as many in each
-** octave. 16 ranks, wan1.3b, gamma 0.4, 160000 tokens of memory, matched at the longest. tokens_ratio:
-** predicted tokens/s over those of equal_token in random steps. hash: of all samples in their order.
+** octave. 16 ranks, wan1.3b, gamma 0.4, 160000 tokens of memory, matched at the longest.
+** tokens_ratio: predicted tokens/s over those of equal_token in random steps. hash: of all samples
+** in their order.
 */
 #include <inttypes.h>
 #include <stdbool.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** The sampler's promises, computed a second time, slowly: random data sets, a record of what an epoch
-** handed out, and what the header says of it. Nothing here knows how the sampler works.
+** The sampler's promises, computed a second time, slowly: random data sets, a record of what an
+** epoch handed out, and what the header says of it. Nothing here knows how the sampler works.
 **
 ** Batch b of a record belongs to step b / n_ranks and rank b % n_ranks, and has the samples
 ** sample[off[b]] .. sample[off[b + 1] - 1].

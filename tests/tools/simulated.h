@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** A training job on a simulated clock: a scheduler plans, and each rank takes as long as a true cost,
-** which the scheduler does not know, says of what the plan gives it.
+** A training job on a simulated clock: a scheduler plans, and each rank takes as long as a true
+** cost, which the scheduler does not know, says of what the plan gives it.
 */
 #ifndef SIMULATED_H
 #define SIMULATED_H
@@ -29,7 +29,8 @@ typedef struct training {
   double max_over_mean; /* of the true times */
 } training;
 
-/* The truth: attention is twice as dear, all 30% slower, and a sequence costs as much as 50 tokens. */
+/* The truth: attention is twice as dear, all 30% slower, and a sequence costs as much as 50
+** tokens. */
 static inline training training_of(kf_scheduler *scheduler, const char *mix, uint64_t seed) {
   training t = {.scheduler = scheduler, .mix = mix, .clock = {.noise = 0.03, .seed = seed}};
   t.clock.cost = kf_scheduler_metrics(scheduler)->cost;

@@ -14,8 +14,8 @@ static int count(const char *text, const char *what) {
   return n;
 }
 
-/* Enough of XML: every tag is closed by its own name, quotes come in pairs, no number is lost, and what
-** is drawn stays on the page. */
+/* Enough of XML: every tag is closed by its own name, quotes come in pairs, no number is lost, and
+** what is drawn stays on the page. */
 static void assert_sound(const char *text) {
   char open[16][16];
   int depth = 0;

@@ -6,8 +6,8 @@
 **     train_probe OUT.safetensors MODEL SEED LEN[+TEXT] ..
 **
 ** MODEL as kf_model_parse reads it; a sequence has LEN visual tokens and TEXT of text. No tensor is
-** zero, so that every gradient has something to say; an adaLN-Zero model would be silent at its start.
-** Without any sequence, three updates of the optimiser from made-up gradients instead.
+** zero, so that every gradient has something to say; an adaLN-Zero model would be silent at its
+** start. Without any sequence, three updates of the optimiser from made-up gradients instead.
 */
 #include <assert.h>
 #include <inttypes.h>

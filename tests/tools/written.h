@@ -22,8 +22,8 @@ static inline void assert_refused(kf_status got, kf_status status, const char *w
   assert_has(kf_last_error(), want);
 }
 
-/* Let each allocation of the call, which writes `text`, fail in turn: it says so, leaks nothing, and
-** hands out nothing. There are at least `least`. */
+/* Let each allocation of the call, which writes `text`, fail in turn: it says so, leaks nothing,
+** and hands out nothing. There are at least `least`. */
 #define assert_starves(least, text, call)                                                          \
   for (long k = 1, failed = 1; failed; k++) {                                                      \
     char *text = NULL;                                                                             \

@@ -391,8 +391,8 @@ static void test_nothing_at_all(void **state) {
 }
 
 /*
-** As the header has it: 8 dim bytes (12 with a gate) for every 32 tokens of a sequence and a few rows
-** for each thread, give or take what keeps rows apart in the caches.
+** As the header has it: 8 dim bytes (12 with a gate) for every 32 tokens of a sequence and a few
+** rows for each thread, give or take what keeps rows apart in the caches.
 */
 static void test_workspace(void **state) {
   (void)state;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** The figures that the rules promise on `wan`: 16 ranks, wan1.3b, gamma 0.4, 160000 tokens of memory,
-** matched at the longest sample; means over the seeds. Sanitizers take two of them.
+** The figures that the rules promise on `wan`: 16 ranks, wan1.3b, gamma 0.4, 160000 tokens of
+** memory, matched at the longest sample; means over the seeds. Sanitizers take two of them.
 */
 #include <math.h>
 #include <setjmp.h>
@@ -145,8 +145,8 @@ static void test_balanced(void **state) {
   expect_at_most("two_term_balanced", sum, 0.01);
 }
 
-/* The best p truly is: no other of a coarse grid that keeps to both limits has less imbalance over the
-** same epochs. */
+/* The best p truly is: no other of a coarse grid that keeps to both limits has less imbalance over
+** the same epochs. */
 static void test_best_p(void **state) {
   (void)state;
   enum { EPOCHS = 5 };

@@ -63,7 +63,8 @@ static void check_flat(const kfi_block *block, int64_t from, int64_t n) {
   assert_ptr_equal(kfi_block_flat(block, from, n), flat ? byte_of(block, from) : NULL);
 }
 
-/* Every piece of blocks of all small shapes; strides equal to the row and larger, each side's own. */
+/* Every piece of blocks of all small shapes; strides equal to the row and larger, each side's
+** own. */
 static void test_all_pieces(void **state) {
   (void)state;
   dice d = {1};

@@ -53,7 +53,8 @@ static void test_quantile(void **state) {
   }
 }
 
-/* Orders that are bad for a pivot of three: every split takes two off, and what is left is sorted. */
+/* Orders that are bad for a pivot of three: every split takes two off, and what is left is
+** sorted. */
 static void test_quantile_bad_order(void **state) {
   (void)state;
   kfi_weighted v[400];
@@ -95,8 +96,8 @@ static void free_room(room *r) {
   free(r);
 }
 
-/* Any exact curve is found, whatever its terms and wherever they cross, with a rank for each part of the
-** lengths: slowness and curve must be told apart by the bend alone. */
+/* Any exact curve is found, whatever its terms and wherever they cross, with a rank for each part
+** of the lengths: slowness and curve must be told apart by the bend alone. */
 static void test_exact(void **state) {
   (void)state;
   dice d = {7};

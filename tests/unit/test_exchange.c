@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** Exchange tables of random plans against a slow, obvious twin: every unit of both sides has a label that
-** follows from the chunks alone; all ranks' tables together are carried out, unit by unit, and every
-** unit must arrive where the label says.
+** Exchange tables of random plans against a slow, obvious twin: every unit of both sides has a
+** label that follows from the chunks alone; all ranks' tables together are carried out, unit by
+** unit, and every unit must arrive where the label says.
 */
 #include <setjmp.h>
 #include <stdarg.h>

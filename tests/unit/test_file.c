@@ -185,7 +185,8 @@ static void test_refused(void **state) {
   assert_int_equal(count(), 0);
 }
 
-/* Names as long as the system allows work; longer ones are cut in the message, not in what is done. */
+/* Names as long as the system allows work; longer ones are cut in the message, not in what is
+** done. */
 static void test_long_names(void **state) {
   (void)state;
   char name[5001];

@@ -80,8 +80,8 @@ static double det(const double p[3], const double q[3], const double r[3]) {
          r[0] * (p[1] * q[2] - p[2] * q[1]);
 }
 
-/* Least squares by one who knows the true weights and the outliers: each term that is not wanted, or
-** comes out negative in every other way, is left out. What an estimate could reach at best. */
+/* Least squares by one who knows the true weights and the outliers: each term that is not wanted,
+** or comes out negative in every other way, is left out. What an estimate could reach at best. */
 static double oracle(const measurement *m, const kf_cost *cost) {
   double G[3][3] = {{0}}, b[3] = {0}, least = INFINITY, best[3] = {0};
   for (int i = 0; i < N; i++) {

@@ -208,7 +208,8 @@ static double *parameter(kfi_history *h, int i) {
   return i < KFI_FIRST_CLASS ? of[i] : &h->law.correction[i - KFI_FIRST_CLASS];
 }
 
-/* Log of the predicted time with parameter i moved by `by`: A and B by a factor, others added to. */
+/* Log of the predicted time with parameter i moved by `by`: A and B by a factor, others added
+** to. */
 static double moved(rig *g, int i, int32_t rank, double by) {
   double *p = i < 0 ? &g->h.slow[rank] : parameter(&g->h, i), kept = *p;
   *p = i == KFI_LINEAR || i == KFI_QUADRATIC ? kept * exp(by) : kept + by;

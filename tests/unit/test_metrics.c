@@ -109,7 +109,8 @@ static void test_gamma(void **state) {
   kf_scheduler_free(s);
 }
 
-/* With counters it is what ranks say they computed; ranks that say nothing are left out of means. */
+/* With counters it is what ranks say they computed; ranks that say nothing are left out of
+** means. */
 static void test_counters(void **state) {
   (void)state;
   kf_scheduler *s = four_ranks("");
@@ -284,8 +285,9 @@ static void test_no_drift(void **state) {
   }
 }
 
-/* Attention becomes half as dear again; then a rank becomes half as fast. Each is told as what it is.
-** Sequences have no profiles: here each class has one length, and could be what has become dear. */
+/* Attention becomes half as dear again; then a rank becomes half as fast. Each is told as what it
+** is. Sequences have no profiles: here each class has one length, and could be what has become
+** dear. */
 static void test_drift(void **state) {
   (void)state;
   static const kf_profile unknown[64];

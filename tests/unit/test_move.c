@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Moves by an exchange table: the same bytes as the calls that take a plan, and what they refuse. */
+/* Moves by an exchange table: the same bytes as the calls that take a plan, and what they
+** refuse. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The files of a configuration: what is in them after some steps, and what is said where they fail. */
+/* The files of a configuration: what is in them after some steps, and what is said where they
+** fail. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -130,7 +130,8 @@ static void packs_anything(void **state) {
   }
 }
 
-/* How much of M_comp, or of M_mem if that binds, batches use, but for those of the last three steps. */
+/* How much of M_comp, or of M_mem if that binds, batches use, but for those of the last three
+** steps. */
 static void uses(const problem *p, double want, double *mean, double *least) {
   int64_t n = p->packing.n_batches - 3 * p->packing.n_ranks;
   *mean = 0, *least = 1;
@@ -187,7 +188,8 @@ static void fills_memory_where_memory_binds(void **state) {
 
 /*
 ** Few lengths, the longest of which take all of M_comp, so that nothing fits beside them, while the
-** others fill memory first: the longs must not keep the others waiting for partners as dense as they.
+** others fill memory first: the longs must not keep the others waiting for partners as dense as
+** they.
 */
 static void does_not_wait_for_what_never_comes(void **state) {
   (void)state;
@@ -228,8 +230,9 @@ static void does_not_wait_for_what_never_comes(void **state) {
 }
 
 /*
-** The window holds the first WINDOW samples that have not been taken, and each batch takes the oldest: a
-** sample goes into no batch before it is in the window, and into one of the next WINDOW after that.
+** The window holds the first WINDOW samples that have not been taken, and each batch takes the
+** oldest: a sample goes into no batch before it is in the window, and into one of the next WINDOW
+** after that.
 */
 static void nobody_waits_long(void **state) {
   (void)state;
@@ -319,9 +322,9 @@ static void deals_the_long_ones_first(void **state) {
 }
 
 /*
-** 16 long samples of half to all of M_comp and short ones, 1.4 steps' worth: the short ones fill the
-** step of the long ones up, and what remains is an even step too. All dealt alike would leave the
-** first step as uneven as its long samples are.
+** 16 long samples of half to all of M_comp and short ones, 1.4 steps' worth: the short ones fill
+** the step of the long ones up, and what remains is an even step too. All dealt alike would leave
+** the first step as uneven as its long samples are.
 */
 static void fills_the_step_of_the_long_ones(void **state) {
   (void)state;

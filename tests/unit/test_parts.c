@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of random plans against a slow, obvious twin, and of plans where the answer is plain. */
+/* The parts of random plans against a slow, obvious twin, and of plans where the answer is
+** plain. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,8 +49,8 @@ static void connect(const kf_plan *plan, int32_t rank, bool *connected) {
   }
 }
 
-/* Early work is what lacks to the longest rank's, or as near as whole sequences come: the first that
-** fit, in order. Returns the number of early chunks. */
+/* Early work is what lacks to the longest rank's, or as near as whole sequences come: the first
+** that fit, in order. Returns the number of early chunks. */
 static int64_t check_rank(const kf_plan *plan, const world *w, int32_t rank) {
   bool connected[WORLD_RANKS];
   double room = 0, mine = linear_of(plan, w, rank);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a sampler keeps and saves; its promises in general are tests/property/property_sampler.c's. */
+/* What a sampler keeps and saves; its promises in general are
+** tests/property/property_sampler.c's. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -39,8 +40,8 @@ static size_t saved_bytes(const kf_sampler *s) {
   return n;
 }
 
-/* Changes that arrange nothing leave one trace in all, so that a refit every few steps does not make
-** the state grow; and the cost that was set last counts all the same. */
+/* Changes that arrange nothing leave one trace in all, so that a refit every few steps does not
+** make the state grow; and the cost that was set last counts all the same. */
 static void idle_changes_leave_one_trace(void **state) {
   (void)state;
   kf_sampler_options o = options_of(KF_RULE_PACKED);
@@ -130,8 +131,8 @@ static void knows_its_own_state(void **state) {
   }
 }
 
-/* Packed: where less than a step is left at the end, the step before it is dealt again with it, rather
-** than to drop up to as many samples as there are ranks. */
+/* Packed: where less than a step is left at the end, the step before it is dealt again with it,
+** rather than to drop up to as many samples as there are ranks. */
 static void takes_a_step_back_rather_than_drop(void **state) {
   (void)state;
   kf_sampler_options o = options_of(KF_RULE_PACKED);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** The k-th allocation fails, for every k, in every call of the sampler: KF_ENOMEM, the sampler is as it
-** was before the call, nothing leaks (the clang build looks). And bytes with a right checksum that no
-** sampler has saved.
+** The k-th allocation fails, for every k, in every call of the sampler: KF_ENOMEM, the sampler is
+** as it was before the call, nothing leaks (the clang build looks). And bytes with a right checksum
+** that no sampler has saved.
 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -211,8 +211,8 @@ static void forge_checksum(unsigned char *data, size_t n) {
   for (int i = 0; i < 8; i++) data[n - 8 + (size_t)i] = (unsigned char)(hash >> (8 * i));
 }
 
-/* Each byte in turn is another one. What is taken nevertheless must be a state: of steps that each have
-** every rank, and no sample twice. */
+/* Each byte in turn is another one. What is taken nevertheless must be a state: of steps that each
+** have every rank, and no sample twice. */
 static void test_forged(void **state) {
   (void)state;
   static const unsigned char flips[] = {1, 0x80, 0xff, 0x10};

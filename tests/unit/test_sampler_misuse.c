@@ -386,8 +386,8 @@ static void test_whole_quotients(void **state) {
         }
 }
 
-/* 7 samples of one length, 2 a batch, 2 ranks: 3 batches of 2 and one of 1, so 2 steps. On 3 ranks one
-** step, and a batch is dropped; or, if all are kept, two are cut. */
+/* 7 samples of one length, 2 a batch, 2 ranks: 3 batches of 2 and one of 1, so 2 steps. On 3 ranks
+** one step, and a batch is dropped; or, if all are kept, two are cut. */
 static void test_seven(void **state) {
   (void)state;
   static const int64_t len[] = {10, 10, 10, 10, 10, 10, 10};

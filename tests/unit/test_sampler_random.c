@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-** The sampler's order is random: over many epochs every rank gets the same work, a sample comes at any
-** time, on any rank, in any company, and is dropped no more often than others. Bounds are five
+** The sampler's order is random: over many epochs every rank gets the same work, a sample comes at
+** any time, on any rank, in any company, and is dropped no more often than others. Bounds are five
 ** standard deviations or more; seeds are fixed, so that nothing here can come out differently.
 */
 #include <setjmp.h>
@@ -117,7 +117,8 @@ static double chi_squared(const int64_t *count, int n) {
   return sum;
 }
 
-/* Any sample comes to any rank. Of 60 samples in 12 ways, 8 cells each, one beyond 40 is one in 1500. */
+/* Any sample comes to any rank. Of 60 samples in 12 ways, 8 cells each, one beyond 40 is one in
+** 1500. */
 static void test_ranks_of_samples(void **state) {
   (void)state;
   for (size_t r = 0; r < N(rules); r++)
@@ -143,8 +144,8 @@ static void test_ranks_of_samples(void **state) {
 
 /* ------------------------------------------------------------------------ positions */
 
-/* How many samples, short and long ones, came in each tenth of the epochs, and when on average. What
-** packed leaves for the last steps is not counted. */
+/* How many samples, short and long ones, came in each tenth of the epochs, and when on average.
+** What packed leaves for the last steps is not counted. */
 typedef struct times {
   double count[2], sum[2], tenth[2][TENTHS], steps[TENTHS];
 } times;

@@ -264,8 +264,8 @@ static void test_hash_without_plan(void **state) {
   kf_scheduler_free(b);
 }
 
-/* Ranks that learned from other times differ at once, and not when they refit: one time in one step,
-** by a millionth, is enough. */
+/* Ranks that learned from other times differ at once, and not when they refit: one time in one
+** step, by a millionth, is enough. */
 static void test_hash(void **state) {
   (void)state;
   kf_config config = {.rebalance_interval = 50}, other = {.rebalance_interval = 49};

@@ -275,7 +275,8 @@ static const struct {
                {"every 7th step 3x", garbage},         {"outlier of 0.01x", too_short},
                {"one time in 50, 100x", one_in_fifty}};
 
-/* Largest change of max/mean by a mishap, over the 50 steps from it, beside the same run without. */
+/* Largest change of max/mean by a mishap, over the 50 steps from it, beside the same run
+** without. */
 static double changed_by(const place *p, mishap *m, int64_t interval, uint64_t seed) {
   training with = start(p, interval, seed), without = start(p, interval, seed);
   double worst = 0;

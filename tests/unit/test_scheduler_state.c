@@ -60,7 +60,8 @@ static void refused(kf_scheduler *s, bytes b, const char *sentence) {
 
 /* --------------------------------------------------------------------- go on */
 
-/* All plans and times of a run in which something happens: a slow rank, a pause, silence, epochs. */
+/* All plans and times of a run in which something happens: a slow rank, a pause, silence,
+** epochs. */
 typedef struct run {
   uint64_t hash[STEPS];
   double said[STEPS][4];
@@ -352,7 +353,8 @@ static void test_file(void **state) {
 
 /* ------------------------------------------------------------ behind the checksum */
 
-/* Whatever a scheduler holds that was restored, it goes on: plans, sane numbers, a state to save. */
+/* Whatever a scheduler holds that was restored, it goes on: plans, sane numbers, a state to
+** save. */
 static void expect_usable(kf_scheduler *s) {
   training t = training_of(s, "g1b2i256f1s0,g1b1i512f14s1", 2);
   t.clock.cost.linear_s = 2e-7;

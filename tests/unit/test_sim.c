@@ -80,8 +80,8 @@ static void test_true_times(void **state) {
   }
 }
 
-/* What is measured scatters by the noise, anew for every seed, step and rank, and the same when asked
-** again; a pause is of its step and rank alone. */
+/* What is measured scatters by the noise, anew for every seed, step and rank, and the same when
+** asked again; a pause is of its step and rank alone. */
 static void test_measured_times(void **state) {
   (void)state;
   enum { STEPS = 5000 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
 ** Training on local ranks: it learns, the same on any number of ranks, and what goes wrong on one
-** all others hear of. With and without the balancer is property/property_train.c. All that ranks find is
-** checked in their threads, with EXPECT and assert().
+** all others hear of. With and without the balancer is property/property_train.c. All that ranks
+** find is checked in their threads, with EXPECT and assert().
 */
 #include <assert.h>
 #include <math.h>

@@ -13,8 +13,8 @@
 #include "read/yaml.h"
 
 /*
-** libyaml is a shared library, whose allocations fail_alloc does not see. But all of them go through
-** these functions, which it exports: ours are found first, and count.
+** libyaml is a shared library, whose allocations fail_alloc does not see. But all of them go
+** through these functions, which it exports: ours are found first, and count.
 */
 KF_API void *yaml_malloc(size_t size);
 KF_API void *yaml_realloc(void *old, size_t size);

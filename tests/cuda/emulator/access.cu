@@ -13,13 +13,13 @@
 **
 ** An earlier epoch of the same block, or of an earlier launch, came before; one of another block of
 ** this launch is not ordered at all. Within an epoch, threads of different warps are not ordered;
-** those of one warp are by their meetings (__syncwarp, shuffles): each keeps a clock for each lane of
-** its warp, the last moment of that lane that it knows of. Meeting lanes pool what they know.
+** those of one warp are by their meetings (__syncwarp, shuffles): each keeps a clock for each lane
+** of its warp, the last moment of that lane that it knows of. Meeting lanes pool what they know.
 **
 ** Each byte that may be written has a cell: its last write, and of the reads since then enough to
-** find one that a coming write is not ordered after. That is the last read, one more by another warp
-** or block, and, while all of an epoch's reads come from one warp, the clock of each of its lanes.
-** 32 bytes of cell for a byte of memory: declare buffers of megabytes, not gigabytes.
+** find one that a coming write is not ordered after. That is the last read, one more by another
+** warp or block, and, while all of an epoch's reads come from one warp, the clock of each of its
+** lanes. 32 bytes of cell for a byte of memory: declare buffers of megabytes, not gigabytes.
 */
 #include "fibers.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* half for the emulator, in integers: no machine needs F16C. Every NaN becomes 0x7fff, as on a GPU. */
+/* half for the emulator, in integers: no machine needs F16C. Every NaN becomes 0x7fff, as on a
+** GPU. */
 #ifndef CUDA_FP16_H
 #define CUDA_FP16_H
 
