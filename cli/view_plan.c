@@ -82,7 +82,7 @@ static void print_figures(const kf_plan *plan, const cli_view *view, const cli_s
   printf("  %-16s%14s%14" PRId64 "   %.1f%% of all tokens pass through Ulysses\n",
          "split sequences", "", f->split_seqs, f->a2a_fraction * 100);
   if (plan->joined_seqs > 0)
-    printf("  %-16s%14s%14" PRId64 "   of them too long for one bag: they take adjacent ones\n",
+    printf("  %-16s%14s%14" PRId64 "   of them do not fit one bag: they take adjacent ones\n",
            "joined bags", "", plan->joined_seqs);
   printf("  %-16s%14s%13.1f%%   of all tokens, held away from home\n", "moved", "",
          f->moved_fraction * 100);
