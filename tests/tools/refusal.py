@@ -11,4 +11,4 @@ def refuses(call, *words, kind=(ValueError, OSError)):
         assert not missing, "%r not in %r" % (missing, str(error))
         assert "\n" not in str(error), str(error)
         return
-    raise AssertionError("no %s, expected one with %s" % (kind.__name__, words))
+    raise AssertionError("nothing of %s was raised, expected one with %s" % (kind, words))
